@@ -1,0 +1,28 @@
+"""The stable name of a decision: (kind, request, index, ordinal), never a physical block.
+
+Builder decisions (table, slots, positions, mask) are indexed by the row's sequence length after
+the step, block decisions by the logical block; the ordinal counts how often the request was
+admitted before (a preemption adds one). Builder decisions have no event of their own: their ids
+are derived from a row of `InputsBuilt` or `MaskBuilt`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DecisionId(NamedTuple):
+    kind: str
+    request: str
+    index: int
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.request}:{self.index}:{self.ordinal}"
+
+    @classmethod
+    def parse(cls, text: str) -> DecisionId:
+        """Inverse of `str`; request names may contain colons. Raises ValueError otherwise."""
+        kind, rest = text.split(":", 1)
+        request, index, ordinal = rest.rsplit(":", 2)
+        return cls(kind, request, int(index), int(ordinal))
