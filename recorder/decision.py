@@ -8,10 +8,11 @@ are derived from a row of `InputsBuilt` or `MaskBuilt`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class DecisionId(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class DecisionId:
     kind: str
     request: str
     index: int
