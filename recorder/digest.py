@@ -1,0 +1,74 @@
+"""One chained digest per step, so that two runs, or a trace and its events, can be compared.
+
+A step's digest covers the digest before it and, for each event in order, step, kind, request,
+block and payload without float-shaped fields. Floats have a chain of their own: on another
+machine they may drift while every decision stays the same.
+
+A step closes when an event of a higher step arrives; an event of a lower one (engines that
+overlap steps) belongs to the group in which it arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from .codec import Encoded, encode, pack_value
+from .events import Envelope
+
+DIGEST_SIZE = 16
+"""Bytes. The chain guards against accidents and divergence; it is no signature."""
+
+
+class StepDigest(NamedTuple):
+    step: int
+    last_seq: int
+    digest: bytes
+    float_digest: bytes
+
+
+class DigestChain:
+    """Feed the steps in order; each gets a digest that depends on all before it."""
+
+    def __init__(self) -> None:
+        self._exact = b""
+        self._floats = b""
+
+    def close_step(
+        self, step: int, last_seq: int, events: Iterable[tuple[int, str, Encoded]]
+    ) -> StepDigest:
+        """`events`: step, kind and encoding of each, in order."""
+        exact = blake2b(self._exact, digest_size=DIGEST_SIZE)
+        floats = blake2b(self._floats, digest_size=DIGEST_SIZE)
+        for own_step, kind, encoded in events:
+            exact.update(
+                pack_value((own_step, kind, encoded.request, encoded.block, encoded.exact))
+            )
+            if encoded.floats:
+                floats.update(pack_value((kind, encoded.floats)))
+        self._exact, self._floats = exact.digest(), floats.digest()
+        return StepDigest(step, last_seq, self._exact, self._floats)
+
+
+def by_step(envelopes: Iterable[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
+    """Groups of envelopes as their steps close, with the step that each group is."""
+    group: list[Envelope] = []
+    step = 0
+    for envelope in envelopes:
+        if group and envelope.step > step:
+            yield step, group
+            group = []
+        step = envelope.step if not group else max(step, envelope.step)
+        group.append(envelope)
+    if group:
+        yield step, group
+
+
+def step_digests(envelopes: Iterable[Envelope]) -> Iterator[StepDigest]:
+    """The digests that a trace of these envelopes holds."""
+    chain = DigestChain()
+    for step, group in by_step(envelopes):
+        yield chain.close_step(
+            step, group[-1].seq, ((e.step, e.kind, encode(e.event)) for e in group)
+        )

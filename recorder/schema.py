@@ -1,0 +1,71 @@
+"""The tables of a trace file, in SQLAlchemy Core.
+
+A trace is SQLite, so that anyone with its shell can ask `select * from events where block = 17`.
+`request` and `block` are fields of the event in columns of their own; the other fields are in
+`payload` (see `codec`). `steps` has the chained digest of each step; a step is committed together
+with its row there. `header` says who wrote the file and, at the very end, that it is complete.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    insert,
+)
+from sqlalchemy.dialects import sqlite
+
+APPLICATION_ID = 0x4B565257
+"""`KVRW` in the SQLite header, at byte 68; what `file` and we know a trace by."""
+
+FORMAT_VERSION = 1
+"""SQLite's user_version. A change that an older reader would misread needs a new one."""
+
+PAGE_SIZE = 8192
+
+_Big = BigInteger().with_variant(Integer, "sqlite")
+
+metadata = MetaData()
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", _Big, primary_key=True, autoincrement=False),
+    Column("step", _Big, nullable=False),
+    Column("t_ns", _Big, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("request", Text),
+    Column("block", _Big),
+    Column("payload", LargeBinary, nullable=False),
+)
+Index("events_block", events.c.block, sqlite_where=events.c.block.is_not(None))
+Index("events_request", events.c.request, sqlite_where=events.c.request.is_not(None))
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("step", _Big, primary_key=True, autoincrement=False),
+    Column("last_seq", _Big, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("float_digest", LargeBinary, nullable=False),
+)
+
+header = Table(
+    "header",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+
+def insert_sql(table: Table) -> str:
+    """One insert with a placeholder per column: taken with tuples it is five times as fast as
+    `insert()` with dicts."""
+    return str(insert(table).compile(dialect=sqlite.dialect()))
