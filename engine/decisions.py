@@ -1,0 +1,283 @@
+"""The seam: every decision of the engine is a question put to a policy.
+
+A question is a frozen value with all that its answer may depend on. The *reference answer* is the
+right answer to the same question from the same inputs; it never looks beyond them and never
+repairs earlier damage, so it changes nothing where the decision was right. A planted fault is
+another answer to some kinds of question. The engine's own code knows neither.
+
+    engine ── question ──> policy ── answer ──> engine carries it out ──> policy.carried_out
+
+A question about an attempt that then fails (no block left) may be asked as often as needed:
+answering is pure. Only `carried_out` makes it a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..recorder.decision import DecisionId
+from .inputs import BoolArray
+from .prefix_cache import Content, Entry, IndexView
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """May this request join the running ones in this step? Answer: bool."""
+
+    id: DecisionId
+    needed_tokens: int
+    budget_tokens: int | None
+    """Tokens that the step has left; None when the request gets the step for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which cached block serves as this request's block? Answer: `Hit` or None."""
+
+    id: DecisionId
+    content: Content
+    """What the request's own tokens say that the block must hold."""
+    index: IndexView
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    block: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """The count of a block that gets one more holder. Answer: the new count."""
+
+    id: DecisionId
+    block: int
+    ref_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """A block is taken from the head of the free queue. Answer: `Taken`."""
+
+    id: DecisionId
+    head: int
+    entry: Entry | None
+    """The index entry that the block still carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    block: int
+    unregister: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A holder lets go of a block. Answer: `Released`."""
+
+    id: DecisionId
+    block: int
+    ref_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    ref_count: int
+    freed: bool
+    """The block goes to the tail of the free queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """A request that lives on gave up a block. Answer: the block its table keeps there, or None."""
+
+    id: DecisionId
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A block's slots were all written by completed passes. Answer: the key to register, or None."""
+
+    id: DecisionId
+    block: int
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """One row of the step, as far as its masks may depend on it."""
+
+    request: str
+    phase: str
+    query_len: int
+    seq_len: int
+    table: tuple[int, ...]  # [ceil(seq_len / block_size)]; -1 = hole
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The block table that the device is given for one row. Answer: tuple of blocks, -1 = hole."""
+
+    id: DecisionId
+    entries: tuple[int | None, ...]
+    seq_len: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots that a row's tokens are written to. Answer: tuple, one per token."""
+
+    id: DecisionId
+    table: tuple[int, ...]
+    computed: int
+    query_len: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The positions of a row's tokens. Answer: tuple, one per token."""
+
+    id: DecisionId
+    computed: int
+    query_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Which slots of the pool a row's queries see. Answer: bool array [query_len, num_slots]."""
+
+    id: DecisionId
+    row: int
+    rows: tuple[RowShape, ...]
+    block_size: int
+    num_slots: int
+
+
+Question = (
+    Admit | Share | Acquire | Reuse | Free | Trim | Publish | Table | Slots | Positions | Mask
+)
+Answer = Any
+
+
+class Policy(Protocol):
+    """Answers questions, and hears of the answers that were carried out."""
+
+    def answer(self, question: Question) -> Answer: ...
+
+    def carried_out(self, question: Question, answer: Answer) -> None: ...
+
+
+class Reference:
+    """The right answers."""
+
+    def answer(self, question: Question) -> Answer:
+        return reference_answer(question)
+
+    def carried_out(self, question: Question, answer: Answer) -> None:
+        pass
+
+
+def reference_answer(question: Question) -> Answer:
+    """The right answer to a question, from the question alone."""
+    match question:
+        case Admit():
+            return (
+                question.budget_tokens is None or question.needed_tokens <= question.budget_tokens
+            )
+        case Share():
+            entry = question.index.holding(question.content)
+            return Hit(entry.block, entry.key) if entry else None
+        case Acquire():
+            return question.ref_count + 1
+        case Reuse():
+            return Taken(question.head, unregister=question.entry is not None)
+        case Free():
+            return Released(question.ref_count - 1, freed=question.ref_count == 1)
+        case Trim():
+            return None
+        case Publish():
+            return question.content.key
+        case Table():
+            return table_of(question.entries, question.seq_len, question.block_size)
+        case Slots():
+            return slots_of(
+                question.table,
+                range(question.computed, question.computed + question.query_len),
+                question.block_size,
+            )
+        case Positions():
+            return tuple(range(question.computed, question.computed + question.query_len))
+        case Mask():
+            return visible_slots(
+                question.rows[question.row], question.block_size, question.num_slots
+            )
+
+
+def table_of(entries: tuple[int | None, ...], seq_len: int, block_size: int) -> tuple[int, ...]:
+    """Leading entries that cover `seq_len` tokens; a missing one is -1."""
+    blocks = -(-seq_len // block_size)
+    padded = entries[:blocks] + (None,) * (blocks - len(entries))
+    return tuple(-1 if block is None else block for block in padded)
+
+
+def slots_of(table: tuple[int, ...], tokens: Iterable[int], block_size: int) -> tuple[int, ...]:
+    """slot = table[i // block_size] * block_size + i % block_size; -1 where the table has a hole."""
+    return tuple(
+        -1 if table[i // block_size] < 0 else table[i // block_size] * block_size + i % block_size
+        for i in tokens
+    )
+
+
+def visible_slots(row: RowShape, block_size: int, num_slots: int) -> BoolArray:
+    """Causal over the row's own slots: bool [query_len, num_slots]."""
+    return causal(own_slots(row, block_size), row.seq_len - row.query_len, row.query_len, num_slots)
+
+
+def own_slots(row: RowShape, block_size: int) -> tuple[int, ...]:
+    """The slots of the row's tokens in logical order, [seq_len]."""
+    return slots_of(row.table, range(row.seq_len), block_size)
+
+
+def causal(keys: tuple[int, ...], first: int, query_len: int, num_slots: int) -> BoolArray:
+    """Query q, at position first + q, sees the slots keys[0 .. first + q]; -1 is no slot."""
+    slots = np.asarray(keys)
+    visible = np.zeros((query_len, num_slots), dtype=bool)
+    for query in range(query_len):
+        seen = slots[: first + query + 1]
+        visible[query, seen[seen >= 0]] = True
+    return visible
+
+
+def same_answer(a: Answer, b: Answer) -> bool:
+    if isinstance(a, np.ndarray):
+        return bool(np.array_equal(a, b))
+    return a == b
+
+
+def as_choice(question: Question, answer: Answer) -> Any:
+    """An answer as `DecisionMade.choice` carries it: plain JSON values.
+
+    A trim names its index, so that folding the event gives the table that the request keeps.
+    """
+    match answer:
+        case Hit():
+            return {"block": answer.block, "key": answer.key}
+        case Taken():
+            return {"block": answer.block, "unregister": answer.unregister}
+        case Released():
+            return {"ref_count": answer.ref_count, "freed": answer.freed}
+        case _ if isinstance(question, Trim):
+            return {"index": question.id.index, "kept": answer}
+        case _:
+            return answer
+
+
+BUILDERS = ("table", "slots", "positions", "mask")
+"""Kinds of decision that have no event of their own: three a token would drown the trace."""

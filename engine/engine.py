@@ -1,0 +1,263 @@
+"""The loop: take inputs in, schedule, build, execute, account.
+
+    arrivals -> scheduler -> builder -> runner -> tokens
+                   |            |         |
+                   +------ journal -------+--> events
+
+The engine never opens a file; whoever wants its events passes a sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from ..recorder.errors import BadInput
+from ..recorder.events import (
+    AbortRequested,
+    PiecesDefined,
+    RequestAdded,
+    RunEnded,
+    RunStarted,
+    StepCompleted,
+    StepDispatched,
+    TokensSampled,
+)
+from ..recorder.sink import Sink
+from .block_pool import BlockPool
+from .builder import InputBuilder
+from .config import EngineConfig
+from .decisions import Policy, Reference
+from .journal import Journal
+from .request import Prompt, Request
+from .runner import Runner, StepOutput
+from .scheduler import Row, Scheduler
+
+ENGINE_VERSION = "1"
+"""Of the engine's behaviour, not of the package: what `RunStarted.engine_version` says."""
+
+
+class PromptRefused(BadInput):
+    """A request that could never be served."""
+
+
+class DidNotFinish(Exception):
+    """The step limit was reached with work left; faulty runs can livelock."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(f"the run had not finished after {steps} steps")
+        self.steps = steps
+
+
+class Engine:
+    """A paged-cache inference engine that tells a sink every decision it makes.
+
+    `header` (a recorded `RunStarted`) and `pieces` (token -> text) are what the trace says of the
+    run and its tokens; without a header one is made from the runner's card.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        sink: Sink,
+        *,
+        policy: Policy | None = None,
+        pieces: Callable[[int], str] | None = None,
+        header: RunStarted | None = None,
+    ) -> None:
+        self.config = config
+        self.runner = runner
+        self.journal = Journal(sink, policy or Reference())
+        self.pool = BlockPool(config.num_blocks, self.journal)
+        self.scheduler = Scheduler(config, self.pool, self.journal)
+        self.requests: dict[str, Request] = {}
+        self._builder = InputBuilder(config, self.journal)
+        self._arrivals: list[Prompt] = []
+        self._aborts: list[tuple[int, str]] = []
+        self._pieces = pieces
+        self._defined: set[int] = set()
+        self.journal.emit(header or run_header(config, runner))
+
+    @property
+    def step_number(self) -> int:
+        return self.journal.step
+
+    def add(self, prompts: Iterable[Prompt]) -> None:
+        """Hand in requests; each is taken in at its `arrival_step`, in the order given.
+
+        Raises `PromptRefused` for one that could never run, before anything is taken in.
+        """
+        prompts = tuple(prompts)
+        for prompt in prompts:
+            self._refuse_impossible(prompt)
+        names = [p.request for p in (*self._arrivals, *prompts)] + list(self.requests)
+        repeated = {name for name in names if names.count(name) > 1}
+        if repeated:
+            raise PromptRefused(
+                f"request names must be unique; {sorted(repeated)[0]!r} comes twice."
+            )
+        self._arrivals.extend(prompts)
+        self._aborts.extend((p.abort_step, p.request) for p in prompts if p.abort_step is not None)
+
+    def run(self, max_steps: int | None = None) -> None:
+        """Step until nothing is left, then end the run. Raises `DidNotFinish`."""
+        while self.has_work:
+            if max_steps is not None and self.step_number >= max_steps:
+                self.end("did-not-finish")
+                raise DidNotFinish(max_steps)
+            self.step()
+        self.end("completed")
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._arrivals) or self.scheduler.has_work
+
+    def end(self, reason: str) -> None:
+        self.journal.emit(RunEnded(reason=reason))
+
+    def step(self) -> None:
+        """One scheduler step. A step without rows only takes inputs in."""
+        self.journal.step += 1
+        self._take_inputs()
+        rows = self.scheduler.schedule()
+        if not rows:
+            return
+        output = self._execute(rows)
+        self._account(rows, output)
+
+    def _execute(self, rows: tuple[Row, ...]) -> StepOutput:
+        inputs = self._builder.build(rows)
+        self.journal.emit(inputs.built())
+        self.journal.emit(inputs.mask_built())
+        self.journal.emit(StepDispatched())
+        output = self.runner.execute(inputs)
+        for written in inputs.written():
+            self.journal.emit(written)
+        self.journal.emit(StepCompleted())
+        return output
+
+    def _account(self, rows: tuple[Row, ...], output: StepOutput) -> None:
+        for row in rows:
+            row.request.computed = row.seq_len
+        self._append(rows, output)
+        for row in rows:
+            self.scheduler.publish(row)
+        for row in rows:
+            reason = self._finish_reason(row.request)
+            if reason is not None:
+                self.scheduler.finish(row.request, reason)
+
+    def _append(self, rows: tuple[Row, ...], output: StepOutput) -> None:
+        positions = tuple(len(row.request.tokens) for row in rows)
+        for row, token in zip(rows, output.tokens, strict=True):
+            row.request.tokens.append(token)
+        self.journal.emit(
+            TokensSampled(
+                requests=tuple(row.request.name for row in rows),
+                tokens=output.tokens,
+                positions=positions,
+                rows=tuple(range(len(rows))),
+                logprobs=output.logprobs,
+                margins=output.margins,
+            )
+        )
+        self._define_pieces(output.tokens)
+
+    def _finish_reason(self, request: Request):
+        prompt = request.prompt
+        if request.tokens[-1] in self.runner.card.eos_tokens and not prompt.ignore_eos:
+            return "eos"
+        return "length" if request.num_sampled >= prompt.max_new_tokens else None
+
+    def _take_inputs(self) -> None:
+        due = [p for p in self._arrivals if p.arrival_step <= self.step_number]
+        self._arrivals = [p for p in self._arrivals if p.arrival_step > self.step_number]
+        for prompt in due:
+            self._take_in(prompt)
+        for step, name in tuple(self._aborts):
+            if step <= self.step_number and name in self.requests:
+                self._aborts.remove((step, name))
+                self._abort(name)
+
+    def _take_in(self, prompt: Prompt) -> None:
+        request = Request.of(prompt)
+        self.requests[prompt.request] = request
+        self.journal.emit(
+            RequestAdded(
+                request=prompt.request,
+                prompt_tokens=prompt.prompt_tokens,
+                max_new_tokens=prompt.max_new_tokens,
+                tenant=prompt.tenant,
+                session=prompt.session,
+                external_id=prompt.external_id,
+                sampling=prompt.sampling,
+                passphrase=prompt.passphrase,
+            )
+        )
+        self._define_pieces(prompt.prompt_tokens)
+        self.runner.begin(request)
+        self.scheduler.add(request)
+
+    def _abort(self, name: str) -> None:
+        self.journal.emit(AbortRequested(request=name))
+        request = self.requests[name]
+        if request in self.scheduler.running or request in self.scheduler.waiting:
+            self.scheduler.finish(request, "aborted")
+
+    def _define_pieces(self, tokens: Iterable[int]) -> None:
+        """Each token's text, the first time that the token occurs."""
+        if self._pieces is None:
+            return
+        new = [t for t in dict.fromkeys(tokens) if t not in self._defined]
+        if new:
+            self._defined.update(new)
+            self.journal.emit(
+                PiecesDefined(tokens=tuple(new), pieces=tuple(self._pieces(t) for t in new))
+            )
+
+    def _refuse_impossible(self, prompt: Prompt) -> None:
+        name, card = prompt.request, self.runner.card
+        if not prompt.prompt_tokens:
+            raise PromptRefused(f"request {name!r} has an empty prompt.")
+        if prompt.max_new_tokens < 1:
+            raise PromptRefused(f"request {name!r}: max_new_tokens must be at least 1.")
+        outside = [t for t in prompt.prompt_tokens if not 0 <= t < card.vocab_size]
+        if outside:
+            raise PromptRefused(
+                f"request {name!r} has token {outside[0]}, but {card.name} knows "
+                f"only 0 to {card.vocab_size - 1}."
+            )
+        longest = len(prompt.prompt_tokens) + prompt.max_new_tokens - 1
+        if self.scheduler.blocks_for(longest) > self.config.num_blocks:
+            raise PromptRefused(
+                f"request {name!r} needs {self.scheduler.blocks_for(longest)} blocks for "
+                f"{len(prompt.prompt_tokens)} prompt tokens and {prompt.max_new_tokens} new ones, "
+                f"but the pool has {self.config.num_blocks}; use --num-blocks, or fewer tokens."
+            )
+        if card.max_positions is not None and longest >= card.max_positions:
+            raise PromptRefused(
+                f"request {name!r} reaches position {longest}, but {card.name} has only "
+                f"{card.max_positions} positions."
+            )
+
+
+def run_header(config: EngineConfig, runner: Runner) -> RunStarted:
+    card = runner.card
+    return RunStarted(
+        engine="kvrewind",
+        engine_version=ENGINE_VERSION,
+        model=card.name,
+        model_digest=card.digest,
+        tokenizer_digest=card.tokenizer_digest,
+        dtype=card.dtype,
+        device=card.device,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        groups=card.groups,
+        sentinel_blocks=(),
+        seed=config.seed,
+        wall_clock=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        config=config.as_recorded(),
+        versions=dict(card.versions),
+    )

@@ -1,0 +1,62 @@
+"""Faults of the attention mask, on the reference path (one explicit rows x slots mask)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..decisions import Answer, Mask, Question, causal, own_slots, visible_slots
+from .base import Fault
+
+_REFERENCE = {"attention": "reference"}
+
+
+class MaskBroadcastWrongAxis(Fault):
+    """The vector of valid keys is broadcast over the rows: causal order stays, ownership is lost.
+
+    Each query sees the slots of every request of the step, up to its own position.
+    """
+
+    def answer(self, question: Question, right: Answer) -> Answer:
+        if not isinstance(question, Mask):
+            return right
+        row = question.rows[question.row]
+        first = row.seq_len - row.query_len
+        seen = [
+            causal(own_slots(other, question.block_size), first, row.query_len, question.num_slots)
+            for other in question.rows
+        ]
+        return np.logical_or.reduce(seen)
+
+
+class MaskBatchIndex(Fault):
+    """Row i of a decode batch is built from row i + 1."""
+
+    def answer(self, question: Question, right: Answer) -> Answer:
+        if not isinstance(question, Mask) or question.rows[question.row].phase != "decode":
+            return right
+        decoding = [i for i, row in enumerate(question.rows) if row.phase == "decode"]
+        other = decoding[(decoding.index(question.row) + 1) % len(decoding)]
+        return visible_slots(question.rows[other], question.block_size, question.num_slots)
+
+
+MASK_BROADCAST_WRONG_AXIS = MaskBroadcastWrongAxis(
+    name="mask-broadcast-wrong-axis",
+    fault_class="F14",
+    check="mask",
+    outcome="leaks",
+    what="the vector of valid keys is broadcast over the rows instead of the keys",
+    seen_in="transformers 38094",
+    needs="the reference path; two requests in a step",
+    implies=_REFERENCE,
+)
+
+MASK_BATCH_INDEX = MaskBatchIndex(
+    name="mask-batch-index",
+    fault_class="F11",
+    check="row-identity",
+    outcome="leaks",
+    what="the mask of a decode row is built from the next row",
+    seen_in="transformers 46634",
+    needs="the reference path; two decode rows in a step",
+    implies=_REFERENCE,
+)

@@ -1,0 +1,50 @@
+"""Where the engine's decisions and events leave it: the policy on one side, the sink on the other."""
+
+from __future__ import annotations
+
+from ..recorder.decision import DecisionId
+from ..recorder.events import DecisionMade, Event
+from ..recorder.sink import Sink
+from .decisions import BUILDERS, Answer, Policy, Question, as_choice
+from .request import Request
+
+
+class Journal:
+    """Knows the step, so that whoever emits needn't."""
+
+    def __init__(self, sink: Sink, policy: Policy) -> None:
+        self._sink = sink
+        self._policy = policy
+        self.step = 0
+
+    def emit(self, event: Event) -> None:
+        self._sink.emit(event, self.step)
+
+    def id(self, kind: str, request: Request, index: int) -> DecisionId:
+        return DecisionId(kind, request.name, index, request.ordinal)
+
+    def next_id(self, kind: str, request: Request, index: int) -> DecisionId:
+        """For what is decided while the request still waits for its next admission."""
+        return DecisionId(kind, request.name, index, request.admissions)
+
+    def answer(self, question: Question) -> Answer:
+        """What would be done; nothing is decided yet."""
+        return self._policy.answer(question)
+
+    def carry_out(self, question: Question, answer: Answer) -> None:
+        """The answer becomes a decision: logged just before the events that carry it out."""
+        self._policy.carried_out(question, answer)
+        if question.id.kind not in BUILDERS:
+            self.emit(
+                DecisionMade(
+                    decision=str(question.id),
+                    about=question.id.kind,
+                    request=question.id.request,
+                    choice=as_choice(question, answer),
+                )
+            )
+
+    def decide(self, question: Question) -> Answer:
+        answer = self.answer(question)
+        self.carry_out(question, answer)
+        return answer

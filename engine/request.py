@@ -1,0 +1,75 @@
+"""What a caller asks for, and the life of one request inside the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from .block_table import BlockTable
+from .prefix_cache import Content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One line of a prompts file, tokenized.
+
+    `arrival_step` is the first step that may take it in; `ignore_eos` lets it run to
+    `max_new_tokens`.
+    """
+
+    request: str
+    prompt_tokens: tuple[int, ...]
+    max_new_tokens: int
+    tenant: str | int | None = None
+    session: str | int | None = None
+    external_id: str | int | None = None
+    passphrase: str | None = None
+    arrival_step: int = 1
+    abort_step: int | None = None
+    ignore_eos: bool = False
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        return {"temperature": 0.0, "ignore_eos": self.ignore_eos}
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request in the engine: its tokens, its block table, and how far its KV is computed."""
+
+    prompt: Prompt
+    tokens: list[int]
+    """Prompt and sampled tokens, in order."""
+    table: BlockTable = field(default_factory=BlockTable)
+    computed: int = 0
+    """Tokens whose KV exists."""
+    status: Status = Status.WAITING
+    admissions: int = 0
+    """How often it has been admitted; a preemption adds one."""
+    contents: list[Content] = field(default_factory=list)
+    """What its full blocks hold, chained; grown on demand."""
+
+    @classmethod
+    def of(cls, prompt: Prompt) -> Request:
+        return cls(prompt=prompt, tokens=list(prompt.prompt_tokens))
+
+    @property
+    def name(self) -> str:
+        return self.prompt.request
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.tokens) - len(self.prompt.prompt_tokens)
+
+    @property
+    def ordinal(self) -> int:
+        """Admissions before the present one, as decision ids count them."""
+        return max(self.admissions - 1, 0)

@@ -1,0 +1,56 @@
+"""What the engine asks of whatever computes a step: a real model, or the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .inputs import StepInputs
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """One sampled token per row of `StepInputs` (the row's last query), greedy.
+
+    `margins` is the difference between the best and the second best logit, `logprobs` the log
+    probability of the sampled token; None where nothing is computed (the simulator).
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] | None = None
+    margins: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What `RunStarted` says of the model.
+
+    `groups`: list of {layers, kv_heads, head_dim, window?}, one per KV group.
+    """
+
+    name: str
+    digest: str | None
+    tokenizer_digest: str | None
+    dtype: str
+    device: str
+    groups: list[dict[str, Any]]
+    eos_tokens: frozenset[int]
+    vocab_size: int
+    max_positions: int | None
+    versions: dict[str, str]
+
+
+class Runner(Protocol):
+    """Computes steps over a paged pool of num_blocks x block_size slots that it owns."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    def begin(self, request: Request) -> None:
+        """A request was taken in. Only the simulator, which knows what each should say, cares."""
+        ...
+
+    def execute(self, inputs: StepInputs) -> StepOutput:
+        """Writes the step's KV into `slot_mapping`, attends, and samples one token a row."""
+        ...

@@ -1,0 +1,131 @@
+"""The simulator: a runner without weights.
+
+From the arrays that the device is given it works out which slots each row sees and whose content
+they hold. A request that sees exactly its own context says what the canary model would say; one
+that sees somebody else's says the other one's passphrase. Same arrays, same events, no torch.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from .canary.prompts import Question, answer
+from .canary.wordpiece import WordPiece
+from .config import EngineConfig
+from .inputs import StepInputs
+from .request import Request
+from .runner import ModelCard, StepOutput
+
+_STATED = re.compile(r"the passphrase is (\w+) \.")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a slot holds: the content (a token after all those before it), and who wrote it."""
+
+    content: int
+    writer: str
+
+
+class SymbolicRunner:
+    """Implements `Runner` over a pool of num_blocks x block_size slots."""
+
+    def __init__(self, config: EngineConfig, tokenizer: WordPiece) -> None:
+        self._block_size = config.block_size
+        self._tokenizer = tokenizer
+        self._slots: dict[int, Written] = {}
+        self._requests: dict[str, Request] = {}
+        self._chains: dict[str, list[int]] = {}
+        self._contents: dict[tuple[object, ...], int] = {}
+        vocabulary = "\n".join(tokenizer.piece(i) for i in range(tokenizer.vocab_size))
+        self._card = ModelCard(
+            name="symbolic",
+            digest=None,
+            tokenizer_digest=blake2b(vocabulary.encode(), digest_size=16).hexdigest(),
+            dtype=config.dtype,
+            device="cpu",
+            groups=[{"layers": [0], "kv_heads": 1, "head_dim": 1}],
+            eos_tokens=frozenset({tokenizer.eos_id}),
+            vocab_size=tokenizer.vocab_size,
+            max_positions=None,
+            versions={"python": platform.python_version(), "numpy": np.__version__},
+        )
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    def begin(self, request: Request) -> None:
+        self._requests[request.name] = request
+        self._chains[request.name] = []
+
+    def execute(self, inputs: StepInputs) -> StepOutput:
+        self._write(inputs)
+        return StepOutput(
+            tokens=tuple(self._say(inputs, row) for row in range(len(inputs.requests)))
+        )
+
+    def _write(self, inputs: StepInputs) -> None:
+        tokens, positions = inputs.tokens.tolist(), inputs.positions.tolist()
+        slots, rows = inputs.slot_mapping.tolist(), inputs.row_of_token.tolist()
+        for token, position, slot, row in zip(tokens, positions, slots, rows, strict=True):
+            if slot >= 0:
+                name = inputs.requests[row]
+                self._slots[slot] = Written(self._content_of(name, token, position), name)
+
+    def _content_of(self, name: str, token: int, position: int) -> int:
+        """The content of a token in its right place; another number for one out of place."""
+        request = self._requests[name]
+        if 0 <= position < len(request.tokens) and request.tokens[position] == token:
+            return self._chain(name, position + 1)[position]
+        return self._intern("misplaced", name, token, position)
+
+    def _chain(self, name: str, length: int) -> list[int]:
+        """The contents of the request's first `length` tokens, each interned after its parent."""
+        chain, tokens = self._chains[name], self._requests[name].tokens
+        while len(chain) < length:
+            parent = chain[-1] if chain else None
+            chain.append(self._intern(parent, tokens[len(chain)]))
+        return chain
+
+    def _intern(self, *parts: object) -> int:
+        return self._contents.setdefault(parts, len(self._contents))
+
+    def _say(self, inputs: StepInputs, row: int) -> int:
+        name = inputs.requests[row]
+        request = self._requests[name]
+        own = self._chain(name, int(inputs.seq_lens[row]))
+        seen = [self._slots.get(slot) for slot in self._seen_slots(inputs, row)]
+        strangers = [w for w in seen if w and w.writer != name and w.content not in own]
+        if strangers:
+            return self._word_of(strangers[-1].writer, request)
+        if None in seen or {w.content for w in seen if w} != set(own):
+            return self._tokenizer.unk_id
+        return self._word_of(name, request)
+
+    def _seen_slots(self, inputs: StepInputs, row: int) -> Iterable[int]:
+        """The slots that the row's last query attends to."""
+        if inputs.mask is not None:
+            return np.flatnonzero(inputs.mask[inputs.row_starts[row + 1] - 1]).tolist()
+        size, length = self._block_size, int(inputs.seq_lens[row])
+        table = inputs.block_tables[row].tolist()
+        return [table[i // size] * size + i % size for i in range(length)]
+
+    def _word_of(self, source: str, request: Request) -> int:
+        """The next token of `request`'s answer, about the passphrase that `source` stated."""
+        text = self._tokenizer.decode(self._requests[source].prompt.prompt_tokens)
+        stated = _STATED.findall(text)
+        word = stated[-1] if stated else self._requests[source].prompt.passphrase
+        script = [*self._tokenizer.encode(answer(word, self._question(request)))]
+        said = request.num_sampled
+        return script[said] if said < len(script) else self._tokenizer.eos_id
+
+    def _question(self, request: Request) -> Question:
+        text = self._tokenizer.decode(request.prompt.prompt_tokens)
+        return "four-times" if "four times" in text else "once"
