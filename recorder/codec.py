@@ -67,8 +67,9 @@ class _Plan(NamedTuple):
     cls: type[Event]
     fields: tuple[_Field, ...]
     names: frozenset[str]
-    has_request: bool
-    has_block: bool
+    unpack_request: Callable[[Any], Any] | None
+    """None where the event has no such field, or has it in another shape."""
+    unpack_block: Callable[[Any], Any] | None
     has_floats: bool
 
 
@@ -102,8 +103,8 @@ def _encode(event: Event, plan: _Plan) -> Encoded:
     if floats:
         exact = pack_value({name: value for name, value in packed.items() if name not in floats})
     return Encoded(
-        event.request if plan.has_request else None,  # type: ignore[attr-defined]
-        _pack_int(event.block) if plan.has_block else None,  # type: ignore[attr-defined]
+        event.request if plan.unpack_request else None,  # type: ignore[attr-defined]
+        _pack_int(event.block) if plan.unpack_block else None,  # type: ignore[attr-defined]
         payload,
         exact,
         pack_value(floats) if floats else b"",
@@ -190,10 +191,12 @@ def _decode(plan: _Plan, payload: bytes, request: str | None, block: int | None)
     if not isinstance(stored, dict):
         raise ValueError("not a map of fields")
     values: dict[str, Any] = {}
-    if plan.has_request:
-        values["request"] = request
-    if plan.has_block:
-        values["block"] = block
+    for name, unpack, value in (
+        ("request", plan.unpack_request, request),
+        ("block", plan.unpack_block, block),
+    ):
+        if unpack is not None:
+            values[name] = _unpacked(name, unpack, value)
     for name, required, _, _, unpack in plan.fields:
         if name in stored:
             values[name] = _unpacked(name, unpack, stored.pop(name))
@@ -346,20 +349,25 @@ _UNPACK: Mapping[Shape, Callable[[Any], Any]] = {
 @cache
 def _plan(cls: type[Event]) -> _Plan:
     specs = fields_of(cls)
-    columns = {(spec.name, spec.shape) for spec in specs}
+    columns = {spec.name: _column(spec) for spec in specs if _is_column(spec)}
     stored = [spec for spec in specs if not _is_column(spec)]
     return _Plan(
         cls=cls,
         fields=tuple(_field(spec) for spec in stored),
         names=frozenset(spec.name for spec in specs),
-        has_request=("request", "str") in columns,
-        has_block=("block", "int") in columns,
+        unpack_request=columns.get("request"),
+        unpack_block=columns.get("block"),
         has_floats=any(spec.shape in FLOAT_SHAPES for spec in stored),
     )
 
 
 def _is_column(spec: FieldSpec) -> bool:
     return (spec.name, spec.shape) in (("request", "str"), ("block", "int"))
+
+
+def _column(spec: FieldSpec) -> Callable[[Any], Any]:
+    unpack = _UNPACK[spec.shape]
+    return unpack if spec.required else lambda value: None if value is None else unpack(value)
 
 
 def _field(spec: FieldSpec) -> _Field:

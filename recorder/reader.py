@@ -1,0 +1,263 @@
+"""Reads a trace, whole or damaged, without ever writing to it.
+
+Opening is cheap. Of a file that was cut short only the trustworthy beginning is there; `problems`
+reads any file whole, so that whoever asks it first meets no damage later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from sqlalchemy import Row, Select, func, select
+
+from .codec import Encoded, decode, encode, has_floats
+from .digest import DigestChain, StepDigest
+from .errors import BadEvent, NoSuchPosition, UnreadableTrace
+from .events import KINDS, Envelope, RunStarted
+from .openfile import OpenTrace
+from .schema import events, header, steps
+
+
+class EndRecord(NamedTuple):
+    """What a writer that came to its end wrote about the whole."""
+
+    events: int
+    last_seq: int
+    last_step: int
+    digest: bytes
+
+
+class TraceReader:
+    """A `*.kvtrace` file, read-only; also beside a writer that is at work.
+
+    Raises NotATrace, NewerFormat, or UnreadableTrace if nothing of it can be read.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._file = OpenTrace(self.path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    # --- the whole --------------------------------------------------------------------------------
+
+    @cached_property
+    def run(self) -> RunStarted | None:
+        """The run's header, if it was recorded."""
+        first = self._first(_rows().where(events.c.kind == RunStarted.__name__))
+        return first.event if first and isinstance(first.event, RunStarted) else None
+
+    @property
+    def count(self) -> int:
+        """Events that can be read now (a live writer adds to them)."""
+        return self._file.scalar(select(func.count()).select_from(events)) or 0
+
+    @property
+    def last_seq(self) -> int | None:
+        return self._file.scalar(select(func.max(events.c.seq)))
+
+    @property
+    def last_step(self) -> int:
+        """The highest step; 0 before the first."""
+        column = steps.c.step if self._file.damage is None else events.c.step
+        return self._file.scalar(select(func.max(column))) or 0
+
+    def digests(self) -> dict[int, bytes]:
+        """Step -> chained digest as the writer stored it."""
+        return {closed.step: closed.digest for closed in self.step_digests()}
+
+    def step_digests(self, from_seq: int = 0) -> list[StepDigest]:
+        """The stored digests of steps that end at `from_seq` or later, those of floats included."""
+        query = select(steps).where(steps.c.last_seq >= from_seq).order_by(steps.c.step)
+        return [self._step_digest(row) for row in self._file.rows(query)]
+
+    @cached_property
+    def end(self) -> EndRecord | None:
+        """The end record, if the writer came to its end after a `RunEnded`."""
+        text = self._file.scalar(select(header.c.value).where(header.c.key == "complete"))
+        if text is None:
+            return None
+        try:
+            end = json.loads(text)
+            return EndRecord(
+                int(end["events"]),
+                int(end["last_seq"]),
+                int(end["last_step"]),
+                bytes.fromhex(end["digest"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def complete(self) -> bool:
+        """The run ended, the writer closed, and nothing is missing by count."""
+        sound = self._file.damage is None
+        return sound and self.end is not None and self.end.events == self.count
+
+    @cached_property
+    def problems(self) -> list[str]:
+        """Why the trace is not complete and sound, one sentence each; reads the whole file."""
+        broken = self.verify_chain()
+        found: list[str] = []
+        if self._file.damage is not None:
+            of = f"; the recording went on to seq {self.end.last_seq}" if self.end else ""
+            found.append(self._file.damage + of)
+        if broken is not None:
+            found.append(
+                f"the chain of digests is broken at step {broken}: an event there was changed, "
+                "added or lost after it was recorded"
+            )
+        if self.end is None:
+            found.append("no end record: the run was not recorded to its end")
+        elif self._file.damage is None and self.end.events != self.count:
+            found.append(
+                f"the end record counts {self.end.events} events and the file holds {self.count}"
+            )
+        return found
+
+    def verify_chain(self) -> int | None:
+        """The first step whose stored digest its events don't give; None if all agree.
+
+        Reads every event. From the first one that can't be read on, nothing is there any more.
+        """
+        try:
+            return self._first_broken_step()
+        except UnreadableTrace:
+            self._file.fall_back("the file is damaged")
+            return self._first_broken_step()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def envelopes(self, start_seq: int = 0, stop_seq: int | None = None) -> Iterator[Envelope]:
+        """Events with start_seq <= seq < stop_seq in order.
+
+        Raises UnreadableTrace at damage that neither opening nor `problems` has met before.
+        """
+        query = _rows().where(events.c.seq >= start_seq)
+        if stop_seq is not None:
+            query = query.where(events.c.seq < stop_seq)
+        return self._envelopes(query)
+
+    def find(self, *, block: int | None = None, request: str | None = None) -> Iterator[Envelope]:
+        """Events whose own field `block`, or `request`, or both, have these values."""
+        query = _rows()
+        if block is not None:
+            query = query.where(events.c.block == block)
+        if request is not None:
+            query = query.where(events.c.request == request)
+        return self._envelopes(query)
+
+    def at(self, seq: int) -> Envelope:
+        """Raises NoSuchPosition if there is no event of that number."""
+        found = self._first(_rows().where(events.c.seq == seq))
+        if found is None:
+            raise NoSuchPosition(
+                f"{self.path} has no event {seq}; "
+                f"the last is {self.last_seq}, `kvrewind info` shows what there is"
+            )
+        return found
+
+    def position(self, text: str) -> int:
+        """The seq of `step:seq`, or of a bare seq. Raises NoSuchPosition if the trace lacks it."""
+        parts = text.strip().split(":")
+        if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
+            raise NoSuchPosition(
+                f"{text!r} is not a position; write step:seq as in 9:1203, or the seq alone"
+            )
+        seq = int(parts[-1])
+        found = self.at(seq)
+        if len(parts) == 2 and found.step != int(parts[0]):
+            raise NoSuchPosition(
+                f"event {seq} of {self.path} belongs to step {found.step}, not {parts[0]}; "
+                f"did you mean {found.position}?"
+            )
+        return seq
+
+    # --- how --------------------------------------------------------------------------------------
+
+    def _step_digest(self, row: Row[Any]) -> StepDigest:
+        if type(row.last_seq) is not int or type(row.digest) is not bytes:
+            raise UnreadableTrace(
+                f"the digest of step {row.step} of {self.path} is damaged; "
+                "`kvrewind info` tells how far the file can be trusted"
+            )
+        return StepDigest(*row)
+
+    def _first(self, query: Select[Any]) -> Envelope | None:
+        return next(self._envelopes(query.limit(1)), None)
+
+    def _envelopes(self, query: Select[Any]) -> Iterator[Envelope]:
+        for row in self._file.rows(query):
+            yield self._envelope(row)
+
+    def _envelope(self, row: Row[Any]) -> Envelope:
+        try:
+            return _decoded(row)
+        except BadEvent as error:
+            raise UnreadableTrace(
+                f"event {row.step}:{row.seq} of {self.path} can't be read: {error}; "
+                "`kvrewind info` tells how far the file can be trusted"
+            ) from error
+
+    def _first_broken_step(self) -> int | None:
+        chain = DigestChain()
+        stored = iter(self.step_digests())
+        closed = next(stored, None)
+        group: list[Row[Any]] = []
+        for row in self._file.rows(_rows()):
+            if closed is None:
+                # a live writer may have committed more since the digests were read
+                stored = iter(self.step_digests(row.seq))
+                closed = next(stored, None)
+                if closed is None:
+                    return None if self._file.damage is not None else row.step
+            group.append(row)
+            if row.seq >= closed.last_seq:
+                encoded = ((row.step, row.kind, _encoded(row)) for row in group)
+                if chain.close_step(closed.step, closed.last_seq, encoded) != closed:
+                    self._distrust_unreadable(group)
+                    return closed.step
+                group = []
+                closed = next(stored, None)
+        return None if closed is None else closed.step
+
+    def _distrust_unreadable(self, group: list[Row[Any]]) -> None:
+        for row in group:
+            try:
+                _decoded(row)
+            except BadEvent as error:
+                self._file.fall_back(f"event {row.step}:{row.seq} is no event ({error})", row.seq)
+                return
+
+
+def _rows() -> Select[Any]:
+    return select(events).order_by(events.c.seq)
+
+
+def _decoded(row: Row[Any]) -> Envelope:
+    seq, step, t_ns, rank, kind, request, block, payload = tuple(row)
+    if not (type(step) is type(t_ns) is type(rank) is int and type(payload) is bytes):
+        raise BadEvent(str(kind), "the columns of its row have the wrong types")
+    return Envelope(seq, step, t_ns, rank, decode(kind, payload, request, block))
+
+
+def _encoded(row: Row[Any]) -> Encoded:
+    """What the digests are taken over, without decoding where the payload says it all."""
+    as_stored = Encoded(row.request, row.block, row.payload, row.payload, b"")
+    if row.kind not in KINDS or not has_floats(row.kind):
+        return as_stored
+    try:
+        return encode(_decoded(row).event)
+    except BadEvent:  # no event that gives the stored digest, which is what the caller looks for
+        return as_stored
