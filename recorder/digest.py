@@ -14,7 +14,9 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
-from .codec import Encoded, encode, pack_value
+import msgpack
+
+from .codec import Encoded, encode
 from .events import Envelope
 
 DIGEST_SIZE = 16
@@ -39,14 +41,13 @@ class DigestChain:
         self, step: int, last_seq: int, events: Iterable[tuple[int, str, Encoded]]
     ) -> StepDigest:
         """`events`: step, kind and encoding of each, in order."""
+        pack = msgpack.Packer().pack
         exact = blake2b(self._exact, digest_size=DIGEST_SIZE)
         floats = blake2b(self._floats, digest_size=DIGEST_SIZE)
         for own_step, kind, encoded in events:
-            exact.update(
-                pack_value((own_step, kind, encoded.request, encoded.block, encoded.exact))
-            )
+            exact.update(pack((own_step, kind, encoded.request, encoded.block, encoded.exact)))
             if encoded.floats:
-                floats.update(pack_value((kind, encoded.floats)))
+                floats.update(pack((kind, encoded.floats)))
         self._exact, self._floats = exact.digest(), floats.digest()
         return StepDigest(step, last_seq, self._exact, self._floats)
 

@@ -216,15 +216,16 @@ class TraceReader:
         closed = next(stored, None)
         group: list[Row[Any]] = []
         for row in self._file.rows(_rows()):
+            seq = row[0]
             if closed is None:
                 # a live writer may have committed more since the digests were read
-                stored = iter(self.step_digests(row.seq))
+                stored = iter(self.step_digests(seq))
                 closed = next(stored, None)
                 if closed is None:
                     return None if self._file.damage is not None else row.step
             group.append(row)
-            if row.seq >= closed.last_seq:
-                encoded = ((row.step, row.kind, _encoded(row)) for row in group)
+            if seq >= closed.last_seq:
+                encoded = map(_encoded, group)
                 if chain.close_step(closed.step, closed.last_seq, encoded) != closed:
                     self._distrust_unreadable(group)
                     return closed.step
@@ -252,12 +253,13 @@ def _decoded(row: Row[Any]) -> Envelope:
     return Envelope(seq, step, t_ns, rank, decode(kind, payload, request, block))
 
 
-def _encoded(row: Row[Any]) -> Encoded:
+def _encoded(row: Row[Any]) -> tuple[int, str, Encoded]:
     """What the digests are taken over, without decoding where the payload says it all."""
-    as_stored = Encoded(row.request, row.block, row.payload, row.payload, b"")
-    if row.kind not in KINDS or not has_floats(row.kind):
-        return as_stored
+    _, step, _, _, kind, request, block, payload = tuple(row)
+    as_stored = Encoded(request, block, payload, payload, b"")
+    if kind not in KINDS or not has_floats(kind):
+        return step, kind, as_stored
     try:
-        return encode(_decoded(row).event)
+        return step, kind, encode(_decoded(row).event)
     except BadEvent:  # no event that gives the stored digest, which is what the caller looks for
-        return as_stored
+        return step, kind, as_stored
