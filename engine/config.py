@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..recorder.errors import BadInput
@@ -10,6 +10,11 @@ from ..recorder.errors import BadInput
 
 class BadSwitch(BadInput):
     """A switch has a value, or a combination of values, that the engine can't honour."""
+
+
+def switch(default: Any, help: str) -> Any:
+    """A field of the configuration with the sentence that the command line says of it."""
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +25,26 @@ class EngineConfig:
     allowed.
     """
 
-    block_size: int = 16
-    """Tokens in a block of the KV cache."""
-    num_blocks: int = 256
-    """Blocks in the pool."""
-    max_num_seqs: int = 16
-    """Most requests that run at the same time."""
-    max_num_batched_tokens: int = 2048
-    """Most tokens in a step; a longer prompt gets a step of its own."""
-    prefix_cache: bool = True
-    """Share the blocks of an equal prefix between requests of one tenant."""
-    continuous_batching: bool = True
-    """Admit requests while others run; otherwise a batch runs to its end first."""
-    attention: Literal["fast", "reference"] = "fast"
-    """Each row gathers its own blocks, or one explicit rows x slots mask over the whole pool."""
-    device: str = "cpu"
-    """cpu, cuda, or auto."""
-    dtype: str = "float32"
-    """Data type of weights and cache: float32, bfloat16, float16."""
-    seed: int = 0
-    """Seed of everything random in the run."""
-    faults: tuple[str, ...] = ()
-    """Planted faults, by name (`kvrewind faults` lists them)."""
+    block_size: int = switch(16, "Tokens in a block of the KV cache.")
+    num_blocks: int = switch(256, "Blocks in the pool.")
+    max_num_seqs: int = switch(16, "Most requests that run at the same time.")
+    max_num_batched_tokens: int = switch(
+        2048, "Most tokens in a step; a longer prompt gets a step of its own."
+    )
+    prefix_cache: bool = switch(
+        True, "Share the blocks of an equal prefix between requests of one tenant."
+    )
+    continuous_batching: bool = switch(
+        True, "Admit requests while others run; otherwise a batch runs to its end first."
+    )
+    attention: Literal["fast", "reference"] = switch(
+        "fast",
+        "Each row gathers its own blocks, or one explicit rows x slots mask over the whole pool.",
+    )
+    device: str = switch("cpu", "cpu, cuda, or auto.")
+    dtype: str = switch("float32", "Data type of weights and cache: float32, bfloat16, float16.")
+    seed: int = switch(0, "Seed of everything random in the run.")
+    faults: tuple[str, ...] = switch((), "Planted faults, by name (`kvrewind faults` lists them).")
 
     def __post_init__(self) -> None:
         for name in ("block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens"):

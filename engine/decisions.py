@@ -101,7 +101,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A block's slots were all written by completed passes. Answer: the key to register, or None."""
+    """A block was written whole by completed passes. Answer: the key to register, or None."""
 
     id: DecisionId
     block: int
@@ -228,7 +228,7 @@ def table_of(entries: tuple[int | None, ...], seq_len: int, block_size: int) -> 
 
 
 def slots_of(table: tuple[int, ...], tokens: Iterable[int], block_size: int) -> tuple[int, ...]:
-    """slot = table[i // block_size] * block_size + i % block_size; -1 where the table has a hole."""
+    """slot = table[i // block_size] * block_size + i % block_size; -1 in a hole of the table."""
     return tuple(
         -1 if table[i // block_size] < 0 else table[i // block_size] * block_size + i % block_size
         for i in tokens

@@ -9,10 +9,9 @@ The engine never opens a file; whoever wants its events passes a sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
-from ..recorder.errors import BadInput
 from ..recorder.events import (
     AbortRequested,
     PiecesDefined,
@@ -24,21 +23,18 @@ from ..recorder.events import (
     TokensSampled,
 )
 from ..recorder.sink import Sink
+from .admission import refuse_impossible
 from .block_pool import BlockPool
 from .builder import InputBuilder
 from .config import EngineConfig
 from .decisions import Policy, Reference
 from .journal import Journal
-from .request import Prompt, Request
+from .request import Prompt, Request, Status
 from .runner import Runner, StepOutput
 from .scheduler import Row, Scheduler
 
 ENGINE_VERSION = "1"
 """Of the engine's behaviour, not of the package: what `RunStarted.engine_version` says."""
-
-
-class PromptRefused(BadInput):
-    """A request that could never be served."""
 
 
 class DidNotFinish(Exception):
@@ -83,20 +79,13 @@ class Engine:
     def step_number(self) -> int:
         return self.journal.step
 
-    def add(self, prompts: Iterable[Prompt]) -> None:
+    def add(self, prompts: Sequence[Prompt]) -> None:
         """Hand in requests; each is taken in at its `arrival_step`, in the order given.
 
         Raises `PromptRefused` for one that could never run, before anything is taken in.
         """
-        prompts = tuple(prompts)
-        for prompt in prompts:
-            self._refuse_impossible(prompt)
-        names = [p.request for p in (*self._arrivals, *prompts)] + list(self.requests)
-        repeated = {name for name in names if names.count(name) > 1}
-        if repeated:
-            raise PromptRefused(
-                f"request names must be unique; {sorted(repeated)[0]!r} comes twice."
-            )
+        waiting = (*self._arrivals, *prompts)
+        refuse_impossible(waiting, self.config, self.runner.card, known=self.requests)
         self._arrivals.extend(prompts)
         self._aborts.extend((p.abort_step, p.request) for p in prompts if p.abort_step is not None)
 
@@ -108,6 +97,10 @@ class Engine:
                 raise DidNotFinish(max_steps)
             self.step()
         self.end("completed")
+
+    @property
+    def num_finished(self) -> int:
+        return sum(r.status is Status.FINISHED for r in self.requests.values())
 
     @property
     def has_work(self) -> bool:
@@ -214,31 +207,6 @@ class Engine:
             self._defined.update(new)
             self.journal.emit(
                 PiecesDefined(tokens=tuple(new), pieces=tuple(self._pieces(t) for t in new))
-            )
-
-    def _refuse_impossible(self, prompt: Prompt) -> None:
-        name, card = prompt.request, self.runner.card
-        if not prompt.prompt_tokens:
-            raise PromptRefused(f"request {name!r} has an empty prompt.")
-        if prompt.max_new_tokens < 1:
-            raise PromptRefused(f"request {name!r}: max_new_tokens must be at least 1.")
-        outside = [t for t in prompt.prompt_tokens if not 0 <= t < card.vocab_size]
-        if outside:
-            raise PromptRefused(
-                f"request {name!r} has token {outside[0]}, but {card.name} knows "
-                f"only 0 to {card.vocab_size - 1}."
-            )
-        longest = len(prompt.prompt_tokens) + prompt.max_new_tokens - 1
-        if self.scheduler.blocks_for(longest) > self.config.num_blocks:
-            raise PromptRefused(
-                f"request {name!r} needs {self.scheduler.blocks_for(longest)} blocks for "
-                f"{len(prompt.prompt_tokens)} prompt tokens and {prompt.max_new_tokens} new ones, "
-                f"but the pool has {self.config.num_blocks}; use --num-blocks, or fewer tokens."
-            )
-        if card.max_positions is not None and longest >= card.max_positions:
-            raise PromptRefused(
-                f"request {name!r} reaches position {longest}, but {card.name} has only "
-                f"{card.max_positions} positions."
             )
 
 

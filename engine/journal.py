@@ -1,4 +1,4 @@
-"""Where the engine's decisions and events leave it: the policy on one side, the sink on the other."""
+"""Where decisions and events leave the engine: the policy on one side, the sink on the other."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any
 
+from ..recorder.errors import BadInput
 from .canary.prompts import SYSTEM, SYSTEM_SECOND_BLOCK, CanaryRequest, filler, passphrase, render
 from .request import Prompt
 
@@ -90,3 +91,16 @@ def default_workload(seed: int = 0) -> Workload:
         specs=specs,
         switches={"num_blocks": 20, "max_num_seqs": 8},
     )
+
+
+SCENARIOS: tuple[Workload, ...] = (default_workload(),)
+"""Workloads by name; the first is what `record` runs when nothing else is asked for."""
+
+
+def scenario_named(name: str) -> Workload:
+    """Raises `BadInput` with the names that exist."""
+    for workload in SCENARIOS:
+        if workload.name == name:
+            return workload
+    known = ", ".join(workload.name for workload in SCENARIOS)
+    raise BadInput(f"there is no scenario {name!r}; known: {known}")

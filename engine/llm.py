@@ -1,0 +1,95 @@
+"""A model with its tokenizer, and one run of the engine over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..recorder.events import RunStarted
+from ..recorder.sink import Sink
+from .canary.wordpiece import WordPiece
+from .config import EngineConfig
+from .decisions import Policy
+from .engine import Engine
+from .faults.registry import policy_of
+from .request import Prompt
+from .runner import Runner
+from .symbolic import SymbolicRunner
+
+
+class Model(Protocol):
+    """What can be recorded: text to tokens and back, and a runner with an empty pool per run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, text: str) -> list[int]:
+        """A prompt as the model is given it (chat template applied, where it has one)."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def piece(self, token: int) -> str: ...
+
+    def runner(self, config: EngineConfig) -> Runner:
+        """A runner for one run; the weights are loaded once."""
+        ...
+
+
+class SymbolicModel:
+    """The simulator, which reads and writes the canary's language."""
+
+    name = "symbolic"
+
+    def __init__(self) -> None:
+        self._tokenizer = WordPiece.load()
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens)
+
+    def piece(self, token: int) -> str:
+        return self._tokenizer.piece(token)
+
+    def runner(self, config: EngineConfig) -> Runner:
+        return SymbolicRunner(config, self._tokenizer)
+
+
+def open_model(name: str, config: EngineConfig) -> Model:
+    """`symbolic`, `canary`, `smollm2`, or the path of a transformers directory.
+
+    Raises `BadInput` for a model that isn't there, saying how to get it.
+    """
+    if name == SymbolicModel.name:
+        return SymbolicModel()
+    from .models import load_model  # here, since it is the only way from the engine to torch
+
+    return load_model(name, config)
+
+
+def make_engine(
+    model: Model,
+    config: EngineConfig,
+    prompts: Sequence[Prompt],
+    sink: Sink,
+    *,
+    runner: Runner | None = None,
+    policy: Policy | None = None,
+    header: RunStarted | None = None,
+) -> Engine:
+    """An engine with its prompts handed in, ready to `run`.
+
+    Without a policy it decides as its configuration says, planted faults included.
+    """
+    engine = Engine(
+        config,
+        runner or model.runner(config),
+        sink,
+        policy=policy or policy_of(config),
+        pieces=model.piece,
+        header=header,
+    )
+    engine.add(prompts)
+    return engine

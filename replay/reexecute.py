@@ -1,0 +1,152 @@
+"""The same engine from the recorded inputs, under the same or other switches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from ..engine.config import EngineConfig
+from ..engine.decisions import Policy
+from ..engine.engine import DidNotFinish, run_header
+from ..engine.inputs import StepInputs
+from ..engine.llm import Model, make_engine, open_model
+from ..engine.request import Request
+from ..engine.runner import ModelCard, Runner, StepOutput
+from ..recorder.codec import encode
+from ..recorder.errors import BadInput
+from ..recorder.events import Envelope, RunStarted
+from ..recorder.memory import MemorySink
+from .recording import NotReexecutable, Recording
+
+PATIENCE = 4
+"""A re-execution ends after this many times the recorded steps: faulty runs can livelock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """What a re-execution gave."""
+
+    envelopes: list[Envelope]
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first place where two streams of events differ; None where one has ended."""
+
+    recorded: Envelope | None
+    replayed: Envelope | None
+
+
+class Forced:
+    """A runner that computes as its inner one does, and says the recorded tokens."""
+
+    def __init__(self, inner: Runner, sampled: Mapping[str, Sequence[int]]) -> None:
+        self._inner = inner
+        self._sampled = sampled
+        self._requests: dict[str, Request] = {}
+
+    @property
+    def card(self) -> ModelCard:
+        return self._inner.card
+
+    def begin(self, request: Request) -> None:
+        self._requests[request.name] = request
+        self._inner.begin(request)
+
+    def execute(self, inputs: StepInputs) -> StepOutput:
+        output = self._inner.execute(inputs)
+        forced = tuple(
+            self._recorded(name, token)
+            for name, token in zip(inputs.requests, output.tokens, strict=True)
+        )
+        return replace(output, tokens=forced)
+
+    def _recorded(self, name: str, token: int) -> int:
+        recorded, said = self._sampled.get(name, ()), self._requests[name].num_sampled
+        return recorded[said] if said < len(recorded) else token
+
+
+class Reexecutor:
+    """Runs a recording again, as often as asked; the model is loaded once.
+
+    Raises `NotReexecutable` when the model at hand isn't the recorded one.
+    """
+
+    def __init__(self, recording: Recording, model: Model | None = None) -> None:
+        self.recording = recording
+        self._model = model or open_model(recording.header.model, recording.config)
+
+    def run(
+        self,
+        switches: Mapping[str, object] | None = None,
+        *,
+        policy: Policy | None = None,
+        only: str | None = None,
+        force_tokens: bool = False,
+    ) -> Rerun:
+        """Without switches the stream of events is the recorded one, step by step.
+
+        `switches` replaces fields of the recorded configuration; `only` runs one request alone.
+        """
+        config = replace(self.recording.config, **(switches or {}))
+        sink = MemorySink()
+        runner = self._model.runner(config)
+        self._refuse_other_model(runner.card)
+        engine = make_engine(
+            self._model,
+            config,
+            self._prompts(only),
+            sink,
+            runner=Forced(runner, self.recording.sampled) if force_tokens else runner,
+            policy=policy,
+            header=self._header(config, runner),
+        )
+        try:
+            engine.run(max_steps=PATIENCE * max(self.recording.steps, 1))
+        except DidNotFinish:
+            return Rerun(sink.envelopes, finished=False)
+        return Rerun(sink.envelopes, finished=True)
+
+    def _prompts(self, only: str | None):
+        if only is None:
+            return self.recording.prompts
+        chosen = [p for p in self.recording.prompts if p.request == only]
+        if not chosen:
+            known = ", ".join(p.request for p in self.recording.prompts)
+            raise BadInput(f"the trace has no request {only!r}; it has {known}.")
+        return chosen
+
+    def _header(self, config: EngineConfig, runner: Runner) -> RunStarted:
+        """The recorded header under the recorded switches: time and place of the run stay."""
+        if config == self.recording.config:
+            return self.recording.header
+        return run_header(config, runner)
+
+    def _refuse_other_model(self, card: ModelCard) -> None:
+        recorded = self.recording.header
+        if recorded.model_digest is not None and recorded.model_digest != card.digest:
+            raise NotReexecutable(
+                f"the trace was recorded with another {recorded.model} than the one found here "
+                "(their weights differ); give the recorded one with --model."
+            )
+
+
+def first_divergence(
+    recorded: Sequence[Envelope], replayed: Sequence[Envelope], *, bits: bool = False
+) -> Divergence | None:
+    """The first pair of events whose encoded bytes differ; None when the streams are equal.
+
+    Floats count only with `bits`. Times and ranks never do.
+    """
+    for a, b in zip_longest(recorded, replayed):
+        if a is None or b is None or a.step != b.step or _bytes(a, bits) != _bytes(b, bits):
+            return Divergence(a, b)
+    return None
+
+
+def _bytes(envelope: Envelope, bits: bool) -> object:
+    encoded = encode(envelope.event)
+    content = encoded.payload if bits else encoded.exact
+    return envelope.kind, encoded.request, encoded.block, content

@@ -1,0 +1,56 @@
+"""`kvrewind check`: who read whose memory, and which decision allowed it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ...recorder.reader import TraceReader
+from ...replay.check import check as check_events
+from ...replay.report import render
+from ..console import out, print_json
+from ..options import Format
+from ..traces import read_all
+
+
+def check(
+    trace: Path,
+    /,
+    *,
+    only: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    skip: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    format: Format = "text",
+) -> int:
+    """Judge a trace: every rule, who broke it, and the decision to blame.
+
+    Exit status: 0 clean or numeric drift, 1 contaminated, violated or unexplained,
+    4 incomplete or unstable.
+
+    Examples:
+
+        kvrewind check leak.kvtrace
+
+        kvrewind check leak.kvtrace --format json
+
+    Parameters
+    ----------
+    trace
+        A .kvtrace file.
+    only
+        Only this rule (may be given more than once).
+    skip
+        All rules but this one.
+    format
+        text, or json: one JSON value and nothing else.
+    """
+    with TraceReader(trace) as reader:
+        report = check_events(
+            read_all(reader), problems=reader.problems, only=only or None, skip=skip
+        )
+        if format == "json":
+            print_json(report.to_json())
+        else:
+            out().print(render(report, reader))
+    return report.exit_status

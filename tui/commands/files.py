@@ -1,0 +1,97 @@
+"""`kvrewind import` and `export`: JSON lines in and out."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from ...recorder.errors import BadOutput, OutputExists
+from ...recorder.jsonl import read_jsonl, write_jsonl
+from ...recorder.reader import TraceReader
+from ...recorder.writer import TraceWriter
+from ..console import say
+
+STANDARD = Path("-")
+
+
+def import_trace(
+    file: Path,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name="--out")],
+    format: Literal["jsonl"] = "jsonl",
+    force: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Make a trace of somebody else's events, one JSON object a line.
+
+    Nothing is written if a line is bad; it is named.
+
+    Example:
+
+        kvrewind import events.jsonl --out events.kvtrace
+
+    Parameters
+    ----------
+    file
+        JSON lines as docs/trace-contract.md describes them; - for standard input.
+    output
+        The trace to write.
+    format
+        jsonl.
+    force
+        Write over an existing trace.
+    """
+    if output.exists() and not force:
+        raise OutputExists(output)
+    source = io.StringIO(sys.stdin.read()) if file == STANDARD else file
+    envelopes = list(read_jsonl(source, str(file)))
+    with TraceWriter(output, force=force) as writer:
+        writer.write_envelopes(envelopes)
+    say(f"{output}: {len(envelopes)} events")
+    return 0
+
+
+def export_trace(
+    trace: Path,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name="--out")] = STANDARD,
+    format: Literal["jsonl"] = "jsonl",
+    force: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Write a trace's events out.
+
+    Example:
+
+        kvrewind export leak.kvtrace --format jsonl --out leak.jsonl
+
+    Parameters
+    ----------
+    trace
+        A .kvtrace file.
+    output
+        The file to write; - for standard output.
+    format
+        jsonl.
+    force
+        Write over an existing file.
+    """
+    with TraceReader(trace) as reader:
+        for problem in reader.problems:
+            say(f"{trace}: {problem}")
+        say("note: the tokens of prompts and answers go out in clear")
+        if output == STANDARD:
+            write_jsonl(reader.envelopes(), sys.stdout)
+            return 0
+        if output.exists() and not force:
+            raise OutputExists(output)
+        try:
+            with output.open("w", encoding="utf-8") as stream:
+                write_jsonl(reader.envelopes(), stream)
+        except OSError as error:
+            raise BadOutput(output, error.strerror or str(error)) from None
+    return 0

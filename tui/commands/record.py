@@ -1,0 +1,171 @@
+"""`kvrewind record`: a live run into a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.progress import Progress
+from rich.table import Table
+
+from ...engine.admission import refuse_impossible
+from ...engine.config import EngineConfig
+from ...engine.engine import Engine
+from ...engine.faults.registry import with_implied
+from ...engine.llm import Model, make_engine, open_model
+from ...engine.prompts_file import read_prompts
+from ...engine.request import Prompt
+from ...engine.workload import SCENARIOS, PromptSpec, scenario_named
+from ...recorder.errors import BadInput, OutputExists
+from ...recorder.writer import TraceWriter
+from ...replay.oracles import foreign_passphrases
+from ..console import err, out, say
+from ..options import Switches, given, unused_path
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished recording: where it is, what it cost, and the engine as it stands."""
+
+    path: Path
+    engine: Engine
+    seconds: float
+    recording_seconds: float
+    events: int
+
+    @property
+    def recording_share(self) -> float:
+        return self.recording_seconds / self.seconds if self.seconds else 0.0
+
+
+def record(
+    *,
+    model: str = "canary",
+    prompts: Path | None = None,
+    scenario: str | None = None,
+    max_new_tokens: int = 32,
+    output: Annotated[Path | None, Parameter(name="--out")] = None,
+    force: Annotated[bool, Parameter(negative=())] = False,
+    switches: Switches = Switches(),  # noqa: B008 -- frozen
+) -> int:
+    """Record a run of the paged-cache engine.
+
+    Without --prompts it runs the default workload: eight customers with a passphrase each.
+
+    Examples:
+
+        kvrewind record --out clean.kvtrace
+
+        kvrewind record --fault key-length-only --out leak.kvtrace
+
+        kvrewind record --model smollm2 --prompts examples/prompts.jsonl
+
+    Parameters
+    ----------
+    model
+        canary, smollm2, symbolic (no weights), or the path of a transformers model.
+    prompts
+        Plain text with one prompt a line, or JSON lines.
+    scenario
+        A workload by name: default.
+    max_new_tokens
+        Most tokens to generate for a prompt that names no limit of its own.
+    output
+        The trace to write; run.kvtrace when not given.
+    force
+        Write over an existing trace.
+    """
+    if prompts is not None and scenario is not None:
+        raise BadInput("give either --prompts or --scenario, not both")
+    if output is not None and output.exists() and not force:
+        raise OutputExists(output)
+    specs, settings = _workload(prompts, scenario)
+    config = with_implied(EngineConfig(**(settings | dict(given(switches)))))
+    loaded = open_model(model, config)
+    tokenized = tokenize(loaded, specs, max_new_tokens)
+    recorded = record_run(loaded, config, tokenized, output or unused_path("run"), force=force)
+    _print_answers(recorded, loaded)
+    _print_summary(recorded)
+    return 0
+
+
+def tokenize(model: Model, specs: Sequence[PromptSpec], max_new_tokens: int) -> list[Prompt]:
+    return [spec.tokenized(model.encode, max_new_tokens) for spec in specs]
+
+
+def record_run(
+    model: Model,
+    config: EngineConfig,
+    prompts: Sequence[Prompt],
+    path: Path,
+    *,
+    force: bool = False,
+    progress: bool = True,
+) -> Recorded:
+    """Run to the end and record it. What can't be served is refused before the file is made.
+
+    Interrupted, the trace holds what was recorded and says that it is incomplete.
+    """
+    runner = model.runner(config)
+    refuse_impossible(prompts, config, runner.card)
+    with TraceWriter(path, force=force) as writer:
+        engine = make_engine(model, config, prompts, writer, runner=runner)
+        started = time.perf_counter()
+        try:
+            _run(engine, len(prompts), progress)
+        except KeyboardInterrupt:
+            writer.close()
+            say(
+                f"stopped in step {engine.step_number}; {path} holds what was recorded "
+                "and says that it is incomplete"
+            )
+            raise
+        seconds = time.perf_counter() - started
+    if writer.failure is not None:
+        say(f"recording stopped early: {writer.failure}")
+    return Recorded(path, engine, seconds, writer.emit_s + writer.busy_s, writer.events)
+
+
+def _run(engine: Engine, requests: int, show: bool) -> None:
+    with Progress(console=err(), transient=True, disable=not show) as bar:
+        task = bar.add_task("recording", total=requests)
+        while engine.has_work:
+            engine.step()
+            bar.update(task, completed=engine.num_finished)
+    engine.end("completed")
+
+
+def _workload(prompts: Path | None, scenario: str | None) -> tuple[Sequence[PromptSpec], Any]:
+    if prompts is not None:
+        return read_prompts(prompts), {}
+    workload = scenario_named(scenario or SCENARIOS[0].name)
+    return workload.specs, dict(workload.switches)
+
+
+def _print_answers(recorded: Recorded, model: Model) -> None:
+    requests = recorded.engine.requests
+    answers = {name: model.decode(r.tokens[-r.num_sampled :]) for name, r in requests.items()}
+    passphrases = {name: r.prompt.passphrase for name, r in requests.items()}
+    table = Table(box=None, pad_edge=False)
+    for column in ("request", "prompt", "answer"):
+        table.add_column(column, overflow="fold")
+    for name, request in requests.items():
+        foreign = foreign_passphrases(name, answers[name], passphrases)
+        note = f"  <- {foreign[0][1]}'s passphrase" if foreign else ""
+        table.add_row(name, f"{len(request.prompt.prompt_tokens)} tokens", answers[name] + note)
+    out().print(table, markup=False)
+
+
+def _print_summary(recorded: Recorded) -> None:
+    engine = recorded.engine
+    tokens = sum(request.num_sampled for request in engine.requests.values())
+    say(
+        f"{recorded.path}: {engine.step_number} steps, {recorded.events} events, "
+        f"{len(engine.requests)} requests, {tokens} tokens in {recorded.seconds:.2f} s; "
+        f"recording took {100 * recorded.recording_share:.1f} % of it"
+    )
+    say(f"next: kvrewind check {recorded.path}")

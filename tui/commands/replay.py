@@ -1,0 +1,133 @@
+"""`kvrewind replay`: the recorded inputs through the same engine again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from ...engine.llm import Model, open_model
+from ...recorder.events import Envelope, RequestAdded, TokensSampled
+from ...recorder.jsonl import to_line
+from ...recorder.reader import TraceReader
+from ...recorder.writer import TraceWriter
+from ...replay.check import check
+from ...replay.recording import Recording
+from ...replay.reexecute import Divergence, Reexecutor, Rerun, first_divergence
+from ..console import out, say
+from ..options import Switches, given
+from ..traces import read_all
+
+DIVERGED = 3
+
+
+def replay(
+    trace: Path,
+    /,
+    *,
+    verify: Literal["events", "bits"] | None = None,
+    force_tokens: Annotated[bool, Parameter(negative=())] = False,
+    only: str | None = None,
+    model: str | None = None,
+    output: Annotated[Path | None, Parameter(name="--out")] = None,
+    force: Annotated[bool, Parameter(negative=())] = False,
+    switches: Switches = Switches(),  # noqa: B008 -- frozen
+) -> int:
+    """Re-execute a recorded run, as it was or under other switches.
+
+    Without switches the stream of events must be the recorded one; the first divergence is shown
+    with both events (exit status 3). With switches, or one request alone, the answers and the
+    verdict of the new run are shown.
+
+    Examples:
+
+        kvrewind replay leak.kvtrace --verify
+
+        kvrewind replay leak.kvtrace --only r1
+
+        kvrewind replay leak.kvtrace --no-prefix-cache
+
+    Parameters
+    ----------
+    trace
+        A .kvtrace file that kvrewind recorded.
+    verify
+        Compare event by event; --verify=bits compares the floats as well.
+    force_tokens
+        Feed the recorded tokens, so that the schedule stays while numerics may drift.
+    only
+        Run this request alone.
+    model
+        Where the recorded model lies now, if not where it was.
+    output
+        Write the new run's events to this trace.
+    force
+        Write over an existing trace.
+    """
+    with TraceReader(trace) as reader:
+        recorded = read_all(reader)
+    recording = Recording.of(recorded)
+    changes = given(switches)
+    loaded = open_model(model or recording.header.model, recording.config)
+    rerun = Reexecutor(recording, loaded).run(changes, only=only, force_tokens=force_tokens)
+    if output is not None:
+        _save(rerun, output, force)
+    if verify is None and (changes or only):
+        return _show(rerun, loaded)
+    return _compare(recorded, rerun, bits=verify == "bits")
+
+
+def _save(rerun: Rerun, path: Path, force: bool) -> None:
+    with TraceWriter(path, force=force) as writer:
+        writer.write_envelopes(rerun.envelopes)
+    say(f"{path}: {len(rerun.envelopes)} events")
+
+
+def _compare(recorded: list[Envelope], rerun: Rerun, *, bits: bool) -> int:
+    """A trace that was cut short is compared as far as it goes."""
+    cut = not recorded or recorded[-1].kind != "RunEnded"
+    replayed = rerun.envelopes[: len(recorded)] if cut else rerun.envelopes
+    divergence = first_divergence(recorded, replayed, bits=bits)
+    if divergence is None:
+        what = "bit for bit" if bits else "event for event"
+        end = ", as far as it was recorded" if cut else ""
+        out().print(f"identical {what}{end}: {recorded[-1].step} steps, {len(recorded)} events")
+        return 0
+    _print_divergence(divergence)
+    return DIVERGED
+
+
+def _print_divergence(divergence: Divergence) -> None:
+    first = divergence.recorded or divergence.replayed
+    out().print(f"diverged at {first.position if first else 'the end'}")
+    for name, envelope in (("recorded", divergence.recorded), ("replayed", divergence.replayed)):
+        text = to_line(envelope) if envelope else "(ended before)"
+        out().print(f"  {name}  {text}", markup=False)
+
+
+def _show(rerun: Rerun, model: Model) -> int:
+    report = check(rerun.envelopes)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("request")
+    table.add_column("answer", overflow="fold")
+    for name, tokens in answers(rerun.envelopes).items():
+        table.add_row(name, model.decode(tokens))
+    out().print(table, markup=False)
+    verdict = report.verdict if rerun.finished else "did-not-finish"
+    out().print(f"verdict: {verdict}")
+    return 0
+
+
+def answers(envelopes: list[Envelope]) -> dict[str, list[int]]:
+    """The sampled tokens of each request, in the order of arrival."""
+    said: dict[str, list[int]] = {}
+    for envelope in envelopes:
+        match envelope.event:
+            case RequestAdded() as event:
+                said[event.request] = []
+            case TokensSampled() as event:
+                for request, token in zip(event.requests, event.tokens, strict=True):
+                    said[request].append(token)
+    return said
