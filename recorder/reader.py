@@ -7,7 +7,7 @@ reads any file whole, so that whoever asks it first meets no damage later.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,6 +29,15 @@ class EndRecord(NamedTuple):
     last_seq: int
     last_step: int
     digest: bytes
+
+
+class StepSpan(NamedTuple):
+    """Where the events of one step lie; those of overlapping steps lie in between one another."""
+
+    step: int
+    first_seq: int
+    last_seq: int
+    events: int
 
 
 class TraceReader:
@@ -149,14 +158,36 @@ class TraceReader:
             query = query.where(events.c.seq < stop_seq)
         return self._envelopes(query)
 
-    def find(self, *, block: int | None = None, request: str | None = None) -> Iterator[Envelope]:
-        """Events whose own field `block`, or `request`, or both, have these values."""
-        query = _rows()
+    def find(
+        self,
+        *,
+        block: int | None = None,
+        request: str | None = None,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
+    ) -> Iterator[Envelope]:
+        """Events with start_seq <= seq < stop_seq whose kind is among `kinds`, and whose own
+        fields `block` and `request` have these values; what is None restricts nothing."""
+        query = _rows().where(events.c.seq >= start_seq)
+        if stop_seq is not None:
+            query = query.where(events.c.seq < stop_seq)
         if block is not None:
             query = query.where(events.c.block == block)
         if request is not None:
             query = query.where(events.c.request == request)
+        if kinds is not None:
+            query = query.where(events.c.kind.in_(kinds))
         return self._envelopes(query)
+
+    def spans(self) -> list[StepSpan]:
+        """Where each step lies, in the order of their first events; decodes none."""
+        of_step: Any = (
+            select(events.c.step, func.min(events.c.seq), func.max(events.c.seq), func.count())
+            .group_by(events.c.step)
+            .order_by(func.min(events.c.seq))
+        )
+        return [StepSpan(*row) for row in self._file.rows(of_step)]
 
     def at(self, seq: int) -> Envelope:
         """Raises NoSuchPosition if there is no event of that number."""
