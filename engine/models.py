@@ -20,6 +20,7 @@ from .canary.bundle import CANARY_DIR
 from .config import EngineConfig
 
 if TYPE_CHECKING:
+    from .adopted_model import AdoptedModel
     from .transformers_runner import TransformersRunner
 
 CANARY = "canary"
@@ -37,33 +38,62 @@ class UnreadableModel(BadInput):
     """A directory is there, and no causal language model can be loaded from it."""
 
 
-@dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A runner and the tokenizer that goes with it."""
+    """Weights and tokenizer; implements `llm.Model`. `name` is what `load_model` was given, so
+    that a replay finds the model again by what the trace says of it.
 
-    runner: TransformersRunner
-    tokenizer: Any
+    Each run gets a runner with an empty pool of its own. The weights stay loaded, and are read
+    again only for a run on another device or in another data type.
+    """
 
-    def encode(self, text: str, *, chat: bool = True) -> tuple[int, ...]:
+    def __init__(self, name: str, directory: Path, config: EngineConfig) -> None:
+        self.name = name
+        self._directory = directory
+        self._tokenizer = _load_tokenizer(directory)
+        self._adopted = self._adopt(config)
+        self._placed = (config.device, config.dtype)
+
+    def runner(self, config: EngineConfig) -> TransformersRunner:
+        """A runner for one run. Raises `BadInput` if its pool doesn't fit into memory."""
+        from .transformers_runner import TransformersRunner
+
+        if self._placed != (config.device, config.dtype):
+            self._adopted = self._adopt(config)
+            self._placed = (config.device, config.dtype)
+        return TransformersRunner(self._adopted, config)
+
+    def encode(self, text: str, *, chat: bool = True) -> list[int]:
         """Tokens of a prompt. `chat`: as a user's message, if the model has a chat template."""
-        if chat and getattr(self.tokenizer, "chat_template", None):
-            encoded = self.tokenizer.apply_chat_template(
+        if chat and getattr(self._tokenizer, "chat_template", None):
+            encoded = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}],
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=True,
             )
         else:
-            encoded = self.tokenizer(text)
-        return tuple(encoded["input_ids"])
+            encoded = self._tokenizer(text)
+        return list(encoded["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of an answer, without marks such as the end-of-turn token."""
-        return self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
-    def pieces(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """Text of each token by itself, marks included, as `PiecesDefined` keeps it."""
-        return tuple(self.tokenizer.decode([token]) for token in tokens)
+    def piece(self, token: int) -> str:
+        """Text of one token by itself, marks included, as `PiecesDefined` keeps it."""
+        return self._tokenizer.decode([token])
+
+    def _adopt(self, config: EngineConfig) -> AdoptedModel:
+        from .adopted_model import AdoptedModel, device_of
+
+        device_of(config.device)  # refuse before anything slow
+        return AdoptedModel(
+            _load_weights(self._directory, config.dtype),
+            name=self.name,
+            device=config.device,
+            dtype=config.dtype,
+            tokenizer_digest=_tokenizer_digest(self._tokenizer),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +144,7 @@ def load_model(name_or_path: str, config: EngineConfig) -> LoadedModel:
     if missing := whats_missing(name_or_path):
         raise MissingModel(f"--model {name_or_path}: {missing}")
     if name_or_path == CANARY:
-        return _from_directory(CANARY_DIR, config, name=CANARY)
+        return LoadedModel(CANARY, CANARY_DIR, config)
     path = _smollm2_file() if name_or_path == SMOLLM2 else Path(name_or_path)
     if path is None or not path.exists():
         raise MissingModel(
@@ -123,31 +153,29 @@ def load_model(name_or_path: str, config: EngineConfig) -> LoadedModel:
             "a directory with config.json and its weights"
         )
     if path.is_dir():
-        return _from_directory(path, config, name=path.resolve().name)
+        return LoadedModel(name_or_path, path, config)
     from .gguf_files import converted
 
-    with _quiet_transformers(), _naming(name_or_path):
+    with _quiet_transformers(), _naming(path):
         directory = converted(path)
-    name = SMOLLM2 if name_or_path == SMOLLM2 else path.stem
-    return _from_directory(directory, config, name=name)
+    return LoadedModel(name_or_path, directory, config)
 
 
-def _from_directory(path: Path, config: EngineConfig, *, name: str) -> LoadedModel:
+def _load_tokenizer(directory: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    with _quiet_transformers(), _naming(directory):
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+
+def _load_weights(directory: Path, dtype: str) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    from .transformers_runner import TransformersRunner, device_of
-
-    device_of(config.device)  # before anything slow
-    with _quiet_transformers(), _naming(str(path)):
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, dtype=getattr(torch, config.dtype)
+    with _quiet_transformers(), _naming(directory):
+        return AutoModelForCausalLM.from_pretrained(
+            directory, local_files_only=True, dtype=getattr(torch, dtype)
         )
-    runner = TransformersRunner(
-        model, config, name=name, tokenizer_digest=_tokenizer_digest(tokenizer)
-    )
-    return LoadedModel(runner, tokenizer)
 
 
 def _smollm2_file() -> Path | None:
@@ -186,7 +214,7 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def _naming(path: Path) -> Iterator[None]:
     """Turns what the loaders raise about broken files into one sentence."""
     try:
         yield

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason='needs the extra: pip install "kvrewind[engine]"')
 
+from kvrewind.engine.adopted_model import AdoptedModel  # noqa: E402
+from kvrewind.engine.attention.hook import IMPLEMENTATION  # noqa: E402
 from kvrewind.engine.config import EngineConfig  # noqa: E402
 from kvrewind.engine.inputs import StepInputs  # noqa: E402
 from kvrewind.engine.models import CANARY, SMOLLM2, load_model, whats_missing  # noqa: E402
@@ -79,7 +81,8 @@ def generate(model, prompt, new_tokens):
 
 def runner_for(model, attention, **switches):
     config = EngineConfig(num_blocks=NUM_BLOCKS, attention=attention, **switches)
-    return TransformersRunner(copy.deepcopy(model), config, name="tiny")
+    adopted = AdoptedModel(copy.deepcopy(model), name="tiny", dtype=config.dtype)
+    return TransformersRunner(adopted, config)
 
 
 class Sequence:
@@ -280,7 +283,7 @@ def test_tokens_without_a_slot_are_written_nowhere(model, prompts):
     kept = inputs.slot_mapping[:40].copy()
     inputs.slot_mapping[40:] = -1
     runner.execute(inputs)
-    written = (runner._pool.keys[0] != 0).any(dim=(1, 2)).nonzero().flatten().tolist()
+    written = (runner.pool.keys[0] != 0).any(dim=(1, 2)).nonzero().flatten().tolist()
     assert written == sorted(kept.tolist())
 
 
@@ -304,7 +307,7 @@ def test_bfloat16_runs_through_the_same_code(model, prompts):
     mix = Mix(runner, "fast")
     mix.add("r0", prompts[3])
     ours = mix.runner.logits(mix.inputs(["r0"]))[0]
-    assert runner._pool.keys[0].dtype == torch.bfloat16
+    assert runner.pool.keys[0].dtype == torch.bfloat16
     assert (ours - theirs).abs().max() < 0.05 * theirs.abs().max()
 
 
@@ -313,15 +316,17 @@ def real(request):
     """A real model, prompts, and what `generate` makes of them."""
     if missing := whats_missing(request.param):
         pytest.skip(missing)
-    model = load_model(request.param, EngineConfig(num_blocks=1)).runner._model
+    loaded = load_model(request.param, EngineConfig())
+    model = loaded._adopted.model
     model.set_attn_implementation("sdpa")
     prompts = random_prompts(model.config.vocab_size, LENGTHS)
-    return model, prompts, [generate(model, prompt, 8) for prompt in prompts]
+    answers = [generate(model, prompt, 8) for prompt in prompts]
+    model.set_attn_implementation(IMPLEMENTATION)
+    return loaded, prompts, answers
 
 
 @pytest.mark.parametrize("attention", ["fast", "reference"])
 def test_a_real_model_answers_a_mix_as_generate_does(real, attention):
-    model, prompts, answers = real
-    config = EngineConfig(num_blocks=NUM_BLOCKS, attention=attention)
-    mix = Mix(TransformersRunner(model, config, name="real"), attention)
+    loaded, prompts, answers = real
+    mix = Mix(loaded.runner(EngineConfig(num_blocks=NUM_BLOCKS, attention=attention)), attention)
     assert mix.run({f"r{i}": p for i, p in enumerate(prompts)}, 8, 3) == answers

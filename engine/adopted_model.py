@@ -1,0 +1,174 @@
+"""A transformers model whose attention has been taken over, without a change to its code."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import platform
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ..recorder.errors import BadInput
+from .attention import trial
+from .attention.fast import FastAttention
+from .attention.fitness import GeometryProbe, UnfitModel, layer_shapes
+from .attention.hook import IMPLEMENTATION, STEP_ARGUMENT, LayerCall, register
+from .attention.pool import KVPool, LayerShape
+from .attention.step import PagedStep
+from .inputs import StepInputs
+from .runner import ModelCard
+
+ONE_THREAD_UP_TO_HIDDEN = 256
+"""Handing work of this size to other threads costs more than it saves."""
+
+
+class AdoptedModel:
+    """A transformers model whose attention is ours: loaded and proved once, run many times.
+
+    `model` is moved to the device and dtype and its attention is switched over for good. With a
+    small model on a CPU torch is set to one thread (process-wide).
+
+    Raises `UnfitModel` if the model doesn't hand over the attention of every layer or computes
+    other logits through the paged cache than by itself, `BadInput` if the device is missing.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        name: str,
+        device: str = "cpu",
+        dtype: str = "float32",
+        tokenizer_digest: str | None = None,
+    ) -> None:
+        self.device = device_of(device)
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.model = model.to(device=self.device, dtype=self.dtype).eval()
+        text = model.config.get_text_config(decoder=True)
+        if self.device.type == "cpu" and text.hidden_size <= ONE_THREAD_UP_TO_HIDDEN:
+            torch.set_num_threads(1)
+        self.shapes = _take_over(self, name, text.vocab_size)
+        self.card = ModelCard(
+            name=name,
+            digest=weights_digest(model),
+            tokenizer_digest=tokenizer_digest,
+            dtype=dtype,
+            device=str(self.device),
+            groups=_groups(self.shapes),
+            eos_tokens=_eos_tokens(model),
+            vocab_size=text.vocab_size,
+            max_positions=getattr(text, "max_position_embeddings", None),
+            versions={
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
+        )
+
+    def logits(self, inputs: StepInputs, step: LayerCall) -> Tensor:
+        """[R, vocab] float32 logits of each row's last query; `step` is met by every layer."""
+        output = self.model(
+            input_ids=torch.from_numpy(inputs.tokens)[None].to(self.device),
+            position_ids=torch.from_numpy(inputs.positions)[None].to(self.device),
+            use_cache=False,
+            logits_to_keep=torch.from_numpy(inputs.row_starts[1:] - 1).to(self.device),
+            **{STEP_ARGUMENT: step},
+        )
+        return output.logits[0].float()
+
+
+@torch.inference_mode()
+def _take_over(adopted: AdoptedModel, name: str, vocab_size: int) -> list[LayerShape]:
+    """Switch the model's attention to ours, and prove that its logits stay the same."""
+    model = adopted.model
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise UnfitModel(name, "its forward has no logits_to_keep")
+    prompts = trial.prompts(vocab_size)
+    prefill, decode = trial.prefill(prompts), trial.decode(prompts)
+    alone = _logits_alone(model, prompts)
+    register()
+    model.set_attn_implementation(IMPLEMENTATION)
+    probe = GeometryProbe()
+    try:
+        adopted.logits(prefill, probe)
+    except TypeError as error:  # a forward that knows no position_ids, or no keyword of ours
+        raise UnfitModel(name, f"its forward refuses our arguments ({error})") from error
+    shapes = layer_shapes(name, model.config, probe)
+    pool = KVPool(
+        shapes,
+        num_blocks=trial.NUM_BLOCKS,
+        block_size=trial.BLOCK_SIZE,
+        dtype=adopted.dtype,
+        device=adopted.device,
+    )
+    for inputs, expected in zip((prefill, decode), alone, strict=True):
+        step = PagedStep(inputs, pool, FastAttention(inputs, pool))
+        _compare(name, adopted.logits(inputs, step), expected, adopted.dtype)
+    return shapes
+
+
+def _logits_alone(model: Any, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """[prompts, vocab] at the last but one and at the last token of each prompt."""
+    if model.config._attn_implementation == IMPLEMENTATION:
+        model.set_attn_implementation("eager")
+    rows = [
+        model(input_ids=torch.tensor([prompt], device=model.device), use_cache=False).logits[0, -2:]
+        for prompt in prompts
+    ]
+    both = torch.stack(rows).float()
+    return both[:, 0], both[:, 1]
+
+
+def _compare(name: str, ours: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    tolerance = 1e-3 if dtype == torch.float32 else 0.1
+    difference = (ours - expected).abs().max().item()
+    if not difference <= tolerance * max(1.0, expected.abs().max().item()):  # NaN is refused too
+        raise UnfitModel(
+            name, f"its logits differ by {difference:.3g} from those it computes alone"
+        )
+
+
+def device_of(name: str) -> torch.device:
+    """The device that `auto`, `cpu`, `cuda` or `cuda:N` names here; `BadInput` if missing."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(
+            f"--device {name}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
+            "devices here; take --device cpu or auto, or install a torch built for CUDA"
+        )
+    return device
+
+
+def weights_digest(model: nn.Module) -> str:
+    """blake2b over names, types, shapes and bytes of all weights, buffers left out."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, weight in sorted(model.named_parameters()):  # tied weights come once
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        plain = weight.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(plain.numpy().data)
+    return digest.hexdigest()
+
+
+def _eos_tokens(model: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for config in (model.config, getattr(model, "generation_config", None)):
+        tokens = getattr(config, "eos_token_id", None)
+        found.update([tokens] if isinstance(tokens, int) else tokens or ())
+    return frozenset(found)
+
+
+def _groups(shapes: list[LayerShape]) -> list[dict[str, Any]]:
+    """One KV group per distinct shape, as `RunStarted.groups` lists them."""
+    return [
+        {
+            "layers": [layer for layer, other in enumerate(shapes) if other == shape],
+            "kv_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+        }
+        for shape in dict.fromkeys(shapes)
+    ]
