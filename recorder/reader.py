@@ -141,10 +141,19 @@ class TraceReader:
         Reads every event. From the first one that can't be read on, nothing is there any more.
         """
         try:
-            return self._first_broken_step()
+            broken = self._first_broken_step()
         except UnreadableTrace:
             self._file.fall_back("the file is damaged")
-            return self._first_broken_step()
+            broken = self._first_broken_step()
+        if broken is None:
+            return None
+        for row in broken.rows:
+            try:
+                _decoded(row)
+            except BadEvent as error:
+                self._file.fall_back(f"event {row.step}:{row.seq} is no event ({error})", row.seq)
+                break
+        return broken.step
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -191,7 +200,7 @@ class TraceReader:
 
     def at(self, seq: int) -> Envelope:
         """Raises NoSuchPosition if there is no event of that number."""
-        found = self._first(_rows().where(events.c.seq == seq))
+        found = self._first(_rows().where(events.c.seq == seq)) if seq < 1 << 63 else None
         if found is None:
             raise NoSuchPosition(
                 f"{self.path} has no event {seq}; "
@@ -241,7 +250,7 @@ class TraceReader:
                 "`kvrewind info` tells how far the file can be trusted"
             ) from error
 
-    def _first_broken_step(self) -> int | None:
+    def _first_broken_step(self) -> _BrokenStep | None:
         chain = DigestChain()
         stored = iter(self.step_digests())
         closed = next(stored, None)
@@ -253,24 +262,20 @@ class TraceReader:
                 stored = iter(self.step_digests(seq))
                 closed = next(stored, None)
                 if closed is None:
-                    return None if self._file.damage is not None else row.step
+                    return None if self._file.damage is not None else _BrokenStep(row.step, [row])
             group.append(row)
             if seq >= closed.last_seq:
-                encoded = map(_encoded, group)
-                if chain.close_step(closed.step, closed.last_seq, encoded) != closed:
-                    self._distrust_unreadable(group)
-                    return closed.step
+                if chain.close_step(closed.step, closed.last_seq, map(_encoded, group)) != closed:
+                    return _BrokenStep(closed.step, group)
                 group = []
                 closed = next(stored, None)
-        return None if closed is None else closed.step
+        return None if closed is None else _BrokenStep(closed.step, group)
 
-    def _distrust_unreadable(self, group: list[Row[Any]]) -> None:
-        for row in group:
-            try:
-                _decoded(row)
-            except BadEvent as error:
-                self._file.fall_back(f"event {row.step}:{row.seq} is no event ({error})", row.seq)
-                return
+
+class _BrokenStep(NamedTuple):
+    step: int
+    rows: list[Row[Any]]
+    """The step's events as they are stored now."""
 
 
 def _rows() -> Select[Any]:

@@ -27,8 +27,6 @@ APPLICATION_ID = 0x4B565257
 FORMAT_VERSION = 1
 """SQLite's user_version. A change that an older reader would misread needs a new one."""
 
-PAGE_SIZE = 8192
-
 _Big = BigInteger().with_variant(Integer, "sqlite")
 
 metadata = MetaData()

@@ -181,7 +181,7 @@ class TraceWriter:
         rows: list[tuple[Any, ...]] = []
         digests = [self._encode(step, rows) for step in batch]
         if _identity(self.path) != self._identity:
-            raise FileNotFoundError("the file was removed or replaced while it was written")
+            raise FileNotFoundError("the file was removed or replaced meanwhile")
         connection.exec_driver_sql(_INSERT_EVENTS, rows)
         connection.exec_driver_sql(_INSERT_STEPS, [tuple(digest) for digest in digests])
         connection.commit()
@@ -262,7 +262,6 @@ def _remove_old(path: Path) -> None:
 
 def _create_tables(engine: Engine) -> None:
     with engine.connect() as connection:
-        connection.exec_driver_sql(f"PRAGMA page_size = {schema.PAGE_SIZE}")
         connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
         schema.metadata.create_all(connection)
@@ -290,8 +289,12 @@ def _leave_one_file(connection: Connection) -> None:
             raise
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that the path names now: SQLite would go on writing to a deleted one."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
     return status.st_dev, status.st_ino
 
 
