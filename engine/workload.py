@@ -8,7 +8,15 @@ from random import Random
 from typing import Any
 
 from ..recorder.errors import BadInput
-from .canary.prompts import SYSTEM, SYSTEM_SECOND_BLOCK, CanaryRequest, filler, passphrase, render
+from .canary.prompts import (
+    SYSTEM,
+    SYSTEM_SECOND_BLOCK,
+    CanaryRequest,
+    Question,
+    filler,
+    passphrase,
+    render,
+)
 from .request import Prompt
 
 
@@ -64,7 +72,8 @@ def default_workload(seed: int = 0) -> Workload:
     """
     rng = Random(seed)
     words = [passphrase(rng) for _ in range(8)]
-    plan = (  # (request, word, arrival step, filler tokens, question, system prompt)
+    # request, passphrase, arrival step, filler tokens, question, system prompt
+    plan: tuple[tuple[str, str, int, int, Question, str], ...] = (
         ("r0", words[0], 1, 0, "once", SYSTEM),
         ("r1", words[1], 2, 0, "four-times", SYSTEM),
         ("r2", words[2], 2, 4, "once", SYSTEM),
