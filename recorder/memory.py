@@ -13,10 +13,10 @@ class MemorySink:
 
     def __init__(self) -> None:
         self.envelopes: list[Envelope] = []
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = time.perf_counter_ns()
 
     def emit(self, event: Event, step: int) -> None:
-        t_ns = time.monotonic_ns() - self._start_ns
+        t_ns = time.perf_counter_ns() - self._start_ns
         self.envelopes.append(Envelope(len(self.envelopes), step, t_ns, 0, event))
 
     def step_digests(self) -> dict[int, bytes]:

@@ -44,12 +44,17 @@ class OpenTrace:
             self._copy.cleanup()
 
     def rows(self, query: Select[Any], at_a_time: int = 2_000) -> Iterator[Row[Any]]:
-        """Rows of a query, fetched as they are asked for. Raises UnreadableTrace at damage."""
+        """Rows of a query, fetched as they are asked for. Raises UnreadableTrace at damage.
+
+        There are none for a value that no trace can hold (beyond 64 bits, half a surrogate).
+        """
         try:
             with self._engine.connect() as connection:
                 yield from connection.execution_options(yield_per=at_a_time).execute(query)
         except DatabaseError as error:
             raise _unreadable(self.path, error) from error
+        except (OverflowError, UnicodeEncodeError):
+            return
 
     def scalar(self, query: Select[Any]) -> Any:
         """The first column of the first row, or None."""

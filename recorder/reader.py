@@ -7,6 +7,7 @@ reads any file whole, so that whoever asks it first meets no damage later.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,10 @@ from .errors import BadEvent, NoSuchPosition, UnreadableTrace
 from .events import KINDS, Envelope, RunStarted
 from .openfile import OpenTrace
 from .schema import events, header, steps
+
+_POSITION = re.compile("[0-9]{1,40}")
+_LAST_SEQ = (1 << 63) - 1
+"""What a column can hold."""
 
 
 class EndRecord(NamedTuple):
@@ -164,7 +169,7 @@ class TraceReader:
         """
         query = _rows().where(events.c.seq >= start_seq)
         if stop_seq is not None:
-            query = query.where(events.c.seq < stop_seq)
+            query = query.where(events.c.seq < min(stop_seq, _LAST_SEQ))
         return self._envelopes(query)
 
     def find(
@@ -180,7 +185,7 @@ class TraceReader:
         fields `block` and `request` have these values; what is None restricts nothing."""
         query = _rows().where(events.c.seq >= start_seq)
         if stop_seq is not None:
-            query = query.where(events.c.seq < stop_seq)
+            query = query.where(events.c.seq < min(stop_seq, _LAST_SEQ))
         if block is not None:
             query = query.where(events.c.block == block)
         if request is not None:
@@ -200,7 +205,7 @@ class TraceReader:
 
     def at(self, seq: int) -> Envelope:
         """Raises NoSuchPosition if there is no event of that number."""
-        found = self._first(_rows().where(events.c.seq == seq)) if seq < 1 << 63 else None
+        found = self._first(_rows().where(events.c.seq == seq))
         if found is None:
             raise NoSuchPosition(
                 f"{self.path} has no event {seq}; "
@@ -211,7 +216,7 @@ class TraceReader:
     def position(self, text: str) -> int:
         """The seq of `step:seq`, or of a bare seq. Raises NoSuchPosition if the trace lacks it."""
         parts = text.strip().split(":")
-        if len(parts) > 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        if len(parts) > 2 or not all(map(_POSITION.fullmatch, parts)):
             raise NoSuchPosition(
                 f"{text!r} is not a position; write step:seq as in 9:1203, or the seq alone"
             )

@@ -68,7 +68,7 @@ class TraceWriter:
 
         self._engine = _create(self.path, force)
         self._identity = _identity(self.path)
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = time.perf_counter_ns()
         self._lock = threading.Lock()
         self._open: list[Envelope] = []
         self._open_step = 0
@@ -94,7 +94,7 @@ class TraceWriter:
         """Record an event. Never raises for what happens to the file."""
         started = time.perf_counter_ns()
         with self._lock:
-            t_ns = time.monotonic_ns() - self._start_ns
+            t_ns = time.perf_counter_ns() - self._start_ns
             self._accept(Envelope(self._next_seq, step, t_ns, 0, event))
             self.emit_s += (time.perf_counter_ns() - started) * 1e-9
 

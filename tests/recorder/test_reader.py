@@ -49,6 +49,7 @@ def test_the_events_come_back_in_order_and_in_ranges(
         assert [(e.event, e.step) for e in trace.envelopes()] == emitted
         assert [e.seq for e in trace.envelopes(3, 7)] == [3, 4, 5, 6]
         assert [e.seq for e in trace.envelopes(45)] == [45, 46, 47]
+        assert [e.seq for e in trace.envelopes(45, 1 << 70)] == [45, 46, 47]
         assert (trace.count, trace.last_seq, trace.last_step) == (48, 47, 9)
         assert trace.complete
 
@@ -76,7 +77,8 @@ def test_find_gives_the_events_of_a_block_or_a_request(make_trace: Make) -> None
             "BlockAllocated",
             "BlockRegistered",
         }
-        assert list(trace.find(block=99)) == []
+        assert list(trace.find(block=99)) == list(trace.find(block=1 << 70)) == []
+        assert list(trace.find(request="\udcff")) == []
 
 
 def test_a_position_is_step_and_seq_or_seq_alone(make_trace: Make) -> None:
@@ -97,6 +99,7 @@ def test_a_position_is_step_and_seq_or_seq_alone(make_trace: Make) -> None:
         ("3:9", "did you mean 2:9"),
         ("400", "no event 400.*last is 17"),
         ("9" * 30, "no event"),
+        ("9" * 5_000, "step:seq"),
     ],
 )
 def test_a_wrong_position_is_explained(make_trace: Make, text: str, says: str) -> None:

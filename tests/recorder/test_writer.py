@@ -184,7 +184,9 @@ def test_threads_may_emit_at_once(tmp_path: Path) -> None:
         thread.join()
     writer.close()
     with TraceReader(writer.path) as trace:
-        assert [e.seq for e in trace.envelopes()] == list(range(2_000))
+        envelopes = list(trace.envelopes())
+        assert [e.seq for e in envelopes] == list(range(2_000))
+        assert [e.t_ns for e in envelopes] == sorted(e.t_ns for e in envelopes)
         assert trace.verify_chain() is None
 
 
