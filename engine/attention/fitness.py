@@ -19,6 +19,10 @@ UNKNOWN_SHAPERS = ("attention_mask", "position_bias", "softcap", "s_aux", "head_
 """Arguments that change the scores; neither attention path applies them."""
 
 
+BATCH_WIDE_ROPE = ("dynamic", "longrope")
+"""Rotary scalings that depend on the longest row of a step: one request would alter another."""
+
+
 class UnfitModel(BadInput):
     """The model can't be run through the paged cache."""
 
@@ -71,6 +75,8 @@ def layer_shapes(name: str, config: PretrainedConfig, probe: GeometryProbe) -> l
     other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
     if other:
         raise UnfitModel(name, f"it has layers of type {', '.join(other)}")
+    if scaling := _rope_types(text) & set(BATCH_WIDE_ROPE):
+        raise UnfitModel(name, f"its {scaling.pop()} rotary scaling depends on the whole batch")
     if probe.refusal is not None:
         raise UnfitModel(name, probe.refusal)
     expected = list(range(text.num_hidden_layers))
@@ -79,3 +85,10 @@ def layer_shapes(name: str, config: PretrainedConfig, probe: GeometryProbe) -> l
             name, f"{len(probe.shapes)} of its {len(expected)} layers hand their attention over"
         )
     return [probe.shapes[layer] for layer in expected]
+
+
+def _rope_types(config: PretrainedConfig) -> set[str]:
+    """Rotary scalings in use; a configuration has one, or one per type of layer."""
+    parameters: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return {str(p["rope_type"]) for p in (parameters, *nested) if "rope_type" in p}

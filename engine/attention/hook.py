@@ -47,10 +47,12 @@ def paged_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     *,
-    kvrewind_step: LayerCall,
+    kvrewind_step: LayerCall | None = None,
     **extras: Any,
 ) -> tuple[Tensor, None]:
-    """The registered function; signature as transformers calls it."""
+    """The registered function; signature as transformers calls it. TypeError without a step."""
+    if kvrewind_step is None:
+        raise TypeError(f"{type(module).__name__} doesn't pass keyword arguments on")
     extras["attention_mask"] = attention_mask
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return kvrewind_step(module, query, key, value, scale, extras), None
