@@ -1,0 +1,188 @@
+"""The life of a block, of a request, and who read a block."""
+
+from __future__ import annotations
+
+import pytest
+from builders import Row, Trace
+from kvrewind.recorder.events import (
+    BlockAllocated,
+    BlockCopied,
+    Event,
+    InputsBuilt,
+    MaskBuilt,
+    SlotsWritten,
+    StepCompleted,
+    StepDispatched,
+)
+from kvrewind.replay.history import (
+    allocations_of_block,
+    life_of_block,
+    life_of_request,
+    readers_of,
+)
+from kvrewind.replay.source import EnvelopeList
+from kvrewind.replay.timeline import Timeline
+from recorded import recorded
+
+FAULTS = ("free-while-shared", "table-keeps-freed", "key-length-only", "mask-batch-index")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_generations_are_those_of_the_state(fault: str) -> None:
+    events = recorded(fault)
+    moments = Timeline(events)
+    for block in range(20):
+        life = life_of_block(EnvelopeList(events), block)
+        for entry in life:
+            state = moments.state_at(entry.seq)
+            assert entry.generation == state.pool().block(block).generation
+        allocations = sum(
+            isinstance(e.event, BlockAllocated) and e.event.block == block for e in events
+        )
+        assert (life[-1].generation if life else 0) == allocations
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_life_of_a_block_has_every_event_that_names_it(fault: str) -> None:
+    events = recorded(fault)
+    for block in (0, 1, 19):
+        naming = [e.seq for e in events if getattr(e.event, "block", None) == block]
+        life = life_of_block(EnvelopeList(events), block)
+        assert [e.seq for e in life if e.kind != "SlotsWritten"] == naming
+        assert [e.seq for e in allocations_of_block(EnvelopeList(events), block)] == naming
+        wrote = [
+            (e.seq, name)
+            for e in events
+            if isinstance(e.event, SlotsWritten)
+            for name in dict.fromkeys(
+                name
+                for name, slot in zip(e.event.requests, e.event.slots, strict=True)
+                if slot // 16 == block
+            )
+        ]
+        assert [(e.seq, e.request) for e in life if e.kind == "SlotsWritten"] == wrote
+        assert [e.seq for e in life] == sorted(e.seq for e in life)
+
+
+def test_a_life_can_end_at_a_seq() -> None:
+    source = EnvelopeList(recorded("free-while-shared"))
+    whole = life_of_block(source, 1)
+    until = whole[5].seq
+    assert life_of_block(source, 1, stop_seq=until) == whole[:5]
+
+
+def test_a_life_is_told_in_words() -> None:
+    life = life_of_block(EnvelopeList(recorded("table-keeps-freed")), 19)
+    assert [f"{e.position} {e.text}" for e in life[:6]] == [
+        "9:186 allocated to r6 at index 4",
+        "9:191 r6 wrote 1 slot, position 64 (decode)",
+        "10:201 released by r6 at index 4, 0 holders left",
+        "10:202 freed",
+        "10:218 allocated to r0 at index 4",
+        "10:226 r0 wrote 1 slot, position 64 (decode)",
+    ]
+
+
+def test_a_copy_is_in_the_life_of_both_blocks_and_groups_are_kept_apart() -> None:
+    trace = Trace(groups=2)
+    trace.add("A", range(4))
+    trace.allocate("A", 0, 3)
+    trace.allocate("A", 0, 3, group=1)
+    trace.allocate("A", 1, 5)
+    copied = trace.emit(BlockCopied(source=3, destination=5, slots=2))
+    source = EnvelopeList(trace.envelopes())
+    assert [e.seq for e in life_of_block(source, 3)] == [2, copied]
+    assert [e.seq for e in life_of_block(source, 5)] == [4, copied]
+    assert [e.seq for e in life_of_block(source, 3, group=1)] == [3]
+
+
+def test_the_life_of_a_request_tells_preemption_and_its_second_prefill() -> None:
+    texts = [e.text for e in life_of_request(EnvelopeList(recorded()), "r6")]
+    assert texts[0] == "added with 62 prompt tokens"
+    preempted = texts.index("preempted: the pool is full")
+    assert any(text.startswith("prefill of") for text in texts[:preempted])
+    assert any(text.startswith("prefill of") for text in texts[preempted:])
+    assert sum(text.startswith("decoded in step") for text in texts) == 3
+    assert "finished (eos)" in texts
+
+
+def test_rows_whose_table_lists_a_block_read_it() -> None:
+    events = recorded("key-length-only")
+    listing = [
+        (e.seq, row)
+        for e in events
+        if isinstance(e.event, InputsBuilt)
+        for row, table in enumerate(e.event.block_tables)
+        if 2 in table
+    ]
+    readers = readers_of(EnvelopeList(events), 2)
+    assert [(r.seq, r.row) for r in readers] == listing
+    assert all(r.lists_block and {s // 16 for s in r.slots} == {2} for r in readers)
+    assert {r.request for r in readers} >= {"r0", "r1"}
+
+
+def test_rows_that_only_a_mask_shows_a_block_read_it_too() -> None:
+    readers = readers_of(EnvelopeList(recorded("mask-batch-index")), 4, 55, 100)
+    assert any(not r.lists_block for r in readers)
+    clean = readers_of(EnvelopeList(recorded()), 4, 55, 100)
+    assert clean and all(r.lists_block for r in clean)
+
+
+def dense(*rows: str) -> bytes:
+    return b"".join(int(row.ljust(8, "0"), 2).to_bytes(1, "big") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("keys", "allowed", "more", "seen"),
+    [
+        ("per_row", dense("1100"), {}, {"B": (12, 13)}),
+        ("per_row", dense("0000"), {}, {}),
+        ("per_row", dense("0000"), {"meaning": "additive"}, {"B": (12, 13, 14, 15)}),
+        ("per_row", dense("0100"), {"meaning": "additive", "dtype": "float32"}, {"B": (13,)}),
+        (
+            "per_row",
+            dense("0100"),
+            {"meaning": "additive", "dtype": "float32", "fill": -5.0},
+            {"B": (12, 13, 14, 15)},
+        ),
+    ],
+)
+def test_a_dense_mask_says_which_slots_are_seen(
+    keys: str, allowed: bytes, more: dict[str, str], seen: dict[str, tuple[int, ...]]
+) -> None:
+    trace = one_row()
+    given = {"meaning": "bool_keep", "dtype": "bool", "applied": "before_softmax"} | more
+    mask = MaskBuilt(
+        form="dense", requests=("B",), query_lens=(1,), allowed=allowed, keys=keys, **given
+    )  # type: ignore[arg-type]
+    dispatch(trace, mask)
+    readers = readers_of(EnvelopeList(trace.envelopes()), 3)
+    assert {r.request: r.slots for r in readers} == seen
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    trace = one_row()
+    mask = MaskBuilt(
+        form="lengths", requests=("B",), query_lens=(1,), meaning="bool_keep", dtype="bool",
+        applied="before_softmax", window=2,
+    )  # fmt: skip
+    dispatch(trace, mask)
+    (reader,) = readers_of(EnvelopeList(trace.envelopes()), 3)
+    assert reader.slots == (14, 15)
+
+
+def one_row() -> Trace:
+    trace = Trace(block_size=4)
+    trace.next_step()
+    trace.add("B", range(4))
+    trace.allocate("B", 0, 3)
+    row = ("B", 3, 1)
+    trace.schedule(Row(*row))
+    trace.build(Row(*row))
+    return trace
+
+
+def dispatch(trace: Trace, mask: Event) -> None:
+    trace.emit(mask)
+    trace.emit(StepDispatched())
+    trace.emit(StepCompleted())
