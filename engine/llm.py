@@ -12,7 +12,7 @@ from .config import EngineConfig
 from .decisions import Policy
 from .engine import Engine
 from .faults.registry import policy_of
-from .models import LoadedModel, load_model
+from .models import load_model
 from .request import Prompt
 from .runner import Runner
 from .symbolic import SymbolicRunner
@@ -58,26 +58,6 @@ class SymbolicModel:
         return SymbolicRunner(config, self._tokenizer)
 
 
-class TransformersModel:
-    """A loaded transformers model; each run gets the same weights and an empty pool."""
-
-    def __init__(self, name: str, loaded: LoadedModel) -> None:
-        self.name = name
-        self._loaded = loaded
-
-    def encode(self, text: str) -> list[int]:
-        return list(self._loaded.encode(text))
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self._loaded.decode(tokens)
-
-    def piece(self, token: int) -> str:
-        return self._loaded.pieces([token])[0]
-
-    def runner(self, config: EngineConfig) -> Runner:
-        return self._loaded.runner.renewed(config)
-
-
 def open_model(name: str, config: EngineConfig) -> Model:
     """`symbolic`, `canary`, `smollm2`, or the path of a transformers directory.
 
@@ -85,7 +65,7 @@ def open_model(name: str, config: EngineConfig) -> Model:
     """
     if name == SymbolicModel.name:
         return SymbolicModel()
-    return TransformersModel(name, load_model(name, config))
+    return load_model(name, config)
 
 
 def make_engine(
