@@ -86,7 +86,7 @@ def demo(*, model: str = "canary") -> int:
         with TraceReader(twin.path) as reader:
             verdict = check(list(reader.envelopes()))
     _tell(recorded, leak, report, found, twin, verdict)
-    return _show(recorded.path, report)
+    return _show(recorded.path, _culprit_position(report, envelopes))
 
 
 def _progress() -> Progress:
@@ -155,8 +155,8 @@ def _first_act(recorded: Recorded) -> Text:
     engine = recorded.engine
     told = {request.prompt.passphrase for request in engine.requests.values()}
     text = Text(
-        f"{len(told)} customers, each with a passphrase of its own, {len(engine.requests)} requests "
-        f"under one system prompt, continuous batching and the prefix cache on.\n"
+        f"{len(told)} customers, each with a passphrase of its own, {len(engine.requests)} "
+        f"requests under one system prompt, continuous batching and the prefix cache on.\n"
         f"The engine has one planted fault: {FAULT}. Nothing below reads that.\n"
     )
     text.append(
@@ -195,9 +195,13 @@ def _fifth_act(twin: Recorded, report: Report) -> Text:
     )
 
 
-def _show(path: Path, report: Report) -> int:
+def _culprit_position(report: Report, envelopes: Sequence[Envelope]) -> str | None:
+    culprits = [finding.culprit_seq for finding in report.roots]
+    return next((e.position for e in envelopes if culprits and e.seq == culprits[0]), None)
+
+
+def _show(path: Path, culprit: str | None) -> int:
     """Open the app at the culprit, or say how to."""
-    culprit = next((f.culprit_position for f in report.findings if f.root), None)
     command = f"kvrewind open {path} {culprit or ''}".rstrip()
     if not sys.stdout.isatty():
         out().print(f"Step through it:  {command}", markup=False)

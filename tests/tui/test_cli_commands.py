@@ -1,0 +1,222 @@
+"""The commands as a person types them, on the simulator."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from kvrewind.engine.faults.registry import FAULTS
+from kvrewind.tui.cli import build_app, run
+
+FAULT_NAMES = [fault.name for fault in FAULTS]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One trace a fault, and a clean one for each attention path."""
+    folder = tmp_path_factory.mktemp("traces")
+    for name in FAULT_NAMES:
+        assert record(folder / f"{name}.kvtrace", "--fault", name) == 0
+    for path in ("fast", "reference"):
+        assert record(folder / f"clean-{path}.kvtrace", "--attention", path) == 0
+    return folder
+
+
+def record(path: Path, *options: str) -> int:
+    return run(["record", "--model", "symbolic", "--out", str(path), *options])
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict]:
+    """Exit status, and standard output, which must be one JSON value and nothing else."""
+    capsys.readouterr()
+    status = run([*arguments, "--format", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=FAULT_NAMES)
+def test_a_planted_fault_is_contaminated_with_its_class_and_check(
+    fault, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = as_json(capsys, "check", str(traces / f"{fault.name}.kvtrace"))
+    roots = [f for f in report["findings"] if f["root"]]
+    assert (status, report["verdict"]) == (1, "contaminated")
+    assert {(f["class"], f["check"]) for f in roots} == {(fault.fault_class, fault.check)}
+    assert {f["class"] for f in report["findings"]} == {fault.fault_class}
+    assert report["missing"] == []
+
+
+@pytest.mark.parametrize("path", ["fast", "reference"])
+def test_the_clean_twin_has_no_finding(
+    path: str, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = as_json(capsys, "check", str(traces / f"clean-{path}.kvtrace"))
+    assert (status, report) == (0, {"verdict": "clean", "findings": [], "missing": []})
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=FAULT_NAMES)
+def test_bisect_names_the_decision_that_check_blames(
+    fault, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(traces / f"{fault.name}.kvtrace")
+    _, report = as_json(capsys, "check", trace)
+    status, found = as_json(capsys, "bisect", trace)
+    root = next(f for f in report["findings"] if f["root"])
+    (decision,) = found["decisions"]
+    assert (status, found["verdict"]) == (1, "contaminated")
+    assert decision["seq"] == root["culprit_seq"]
+    assert decision["id"] == root["decision"]
+    assert found["agrees_with_provenance"] is True
+    assert {t["switch"] for t in found["toggles"]} == {
+        "serial", "no-prefix-cache", "no-continuous-batching",
+    }  # fmt: skip
+
+
+def test_bisect_of_a_clean_trace_has_nothing_to_blame(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, found = as_json(capsys, "bisect", str(traces / "clean-fast.kvtrace"))
+    assert (status, found["verdict"], found["decisions"]) == (0, "clean", [])
+
+
+@pytest.mark.parametrize("name", [*FAULT_NAMES, "clean-fast", "clean-reference"])
+def test_a_replay_is_identical_to_the_bit(
+    name: str, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(traces / f"{name}.kvtrace")
+    assert run(["replay", trace]) == 0
+    assert run(["replay", trace, "--verify"]) == 0
+    assert run(["replay", trace, "--verify=bits", "--force-tokens"]) == 0
+    assert capsys.readouterr().out.count("identical") == 3
+
+
+def test_a_replay_under_other_switches_diverges_and_shows_both_events(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(traces / "clean-fast.kvtrace")
+    assert run(["replay", trace, "--verify", "--no-prefix-cache"]) == 3
+    told = capsys.readouterr().out
+    assert re.search(r"diverged at \d+:\d+", told)
+    assert "recorded" in told
+    assert "replayed" in told
+
+
+def test_one_request_alone_says_its_own_passphrase(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(traces / "key-length-only.kvtrace")
+    assert run(["replay", trace, "--only", "r2"]) == 0
+    told = capsys.readouterr().out
+    assert "verdict: clean" in told
+    assert "r1" not in told
+
+
+def test_a_toggle_in_replay_shows_answers_and_verdict(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["replay", str(traces / "key-length-only.kvtrace"), "--no-prefix-cache"]) == 0
+    assert "verdict: clean" in capsys.readouterr().out
+
+
+def test_export_then_import_gives_the_same_trace(traces: Path, tmp_path: Path) -> None:
+    lines, again, twice = tmp_path / "a.jsonl", tmp_path / "b.kvtrace", tmp_path / "c.jsonl"
+    assert run(["export", str(traces / "key-no-parent.kvtrace"), "--out", str(lines)]) == 0
+    assert run(["import", str(lines), "--out", str(again)]) == 0
+    assert run(["export", str(again), "--out", str(twice)]) == 0
+    assert lines.read_text() == twice.read_text()
+    assert len(lines.read_text().splitlines()) > 500
+
+
+def test_an_imported_trace_is_judged_as_the_recorded_one(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, lines, again = traces / "key-no-parent.kvtrace", tmp_path / "a.jsonl", tmp_path / "b"
+    run(["export", str(trace), "--out", str(lines)])
+    run(["import", str(lines), "--format", "jsonl", "--out", str(again)])
+    assert as_json(capsys, "check", str(trace)) == as_json(capsys, "check", str(again))
+
+
+def test_export_to_standard_output_is_json_lines_alone(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["export", str(traces / "clean-fast.kvtrace"), "--format", "jsonl"]) == 0
+    told = capsys.readouterr()
+    kinds = [json.loads(line)["kind"] for line in told.out.splitlines()]
+    assert (kinds[0], kinds[-1]) == ("RunStarted", "RunEnded")
+    assert "in clear" in told.err
+
+
+def test_info_tells_what_a_trace_holds(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, facts = as_json(capsys, "info", str(traces / "clean-fast.kvtrace"))
+    assert (facts["complete"], facts["problems"]) == (True, [])
+    assert (facts["requests"], facts["finished"], facts["model"]) == (9, 9, "symbolic")
+    assert facts["kinds"]["RequestPreempted"] >= 1
+
+
+def test_faults_lists_what_can_be_planted(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["faults", "--format", "json"])
+    listed = json.loads(capsys.readouterr().out)
+    assert [f["name"] for f in listed] == FAULT_NAMES
+    assert {"name", "class", "check", "outcome", "needs", "what"} <= set(listed[0])
+
+
+def test_doctor_says_what_is_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor"]) == 0
+    told = capsys.readouterr().out
+    for word in ("torch", "transformers", "gpu", "canary", "smollm2", "symbolic"):
+        assert word in told
+
+
+def test_check_of_one_rule_alone(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(traces / "key-length-only.kvtrace")
+    _, report = as_json(capsys, "check", trace, "--only", "identity")
+    assert {f["check"] for f in report["findings"]} == {"identity"}
+    _, report = as_json(capsys, "check", trace, "--skip", "identity", "--skip", "foreign-read")
+    assert {f["check"] for f in report["findings"]} == set()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["record", "check", "replay", "bisect", "open", "import", "export", "info", "faults", "doctor",
+     "demo"],
+)  # fmt: skip
+def test_help_of_each_command_shows_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"kvrewind {command}" in capsys.readouterr().out
+
+
+def test_every_engine_switch_is_an_option_of_record_and_replay(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for command in ("record", "replay"):
+        run([command, "--help"])
+        told = capsys.readouterr().out
+        for option in ("--block-size", "--num-blocks", "--max-num-seqs", "--no-prefix-cache",
+                       "--no-continuous-batching", "--attention", "--device", "--dtype", "--seed",
+                       "--fault"):  # fmt: skip
+            assert option in told
+
+
+def test_the_commands_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    told = capsys.readouterr().out
+    for name in build_app():
+        if not name.startswith("-"):
+            assert name in told
+
+
+def test_demo_tells_five_acts_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "--model", "symbolic"]) == 0
+    told = capsys.readouterr().out
+    assert [f"Act {n}" in told for n in range(1, 6)] == [True] * 5
+    assert "'s passphrase" in told
+    assert "culprit: share:r1:" in told
+    assert "verdict clean, 0 findings" in told
+    assert re.search(r"kvrewind open demo\.kvtrace \d+:\d+", told)
