@@ -82,7 +82,7 @@ class OpenTrace:
             return self._salvaged("the file is damaged")
 
     def _opened_copy(self) -> Engine:
-        """A WAL that nobody holds open can't be read where its index can't be written."""
+        """What a killed writer left beside the file can't be used where nothing can be written."""
         self._copy = tempfile.TemporaryDirectory(prefix="kvrewind-")
         try:
             copy = _copied(self.path, Path(self._copy.name))
@@ -203,7 +203,7 @@ def _unreadable(path: Path, error: Exception) -> UnreadableTrace:
 
 def _copied(path: Path, folder: Path) -> Path:
     copy = folder / "copy.kvtrace"
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", "-journal"):
         source = path.with_name(path.name + suffix)
         if source.exists():
             shutil.copyfile(source, copy.with_name(copy.name + suffix))

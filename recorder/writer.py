@@ -8,6 +8,7 @@ recording and is kept in `failure`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from . import schema
 from .codec import encode
@@ -152,7 +153,8 @@ class TraceWriter:
                 self._record_all(connection)
                 self._finish(connection)
         except Exception as error:  # whatever it is, the run must go on; it is told in `failure`
-            self.failure = RecordingFailed(self.path, _why(error))
+            gone = _identity(self.path) != self._identity
+            self.failure = RecordingFailed(self.path, _GONE if gone else _why(error))
         self.busy_s = time.thread_time()
 
     def _record_all(self, connection: Connection) -> None:
@@ -180,14 +182,18 @@ class TraceWriter:
     def _commit(self, connection: Connection, batch: list[_Step]) -> None:
         rows: list[tuple[Any, ...]] = []
         digests = [self._encode(step, rows) for step in batch]
-        if _identity(self.path) != self._identity:
-            raise FileNotFoundError("the file was removed or replaced meanwhile")
+        self._require_in_place()
         connection.exec_driver_sql(_INSERT_EVENTS, rows)
         connection.exec_driver_sql(_INSERT_STEPS, [tuple(digest) for digest in digests])
         connection.commit()
         self._last = digests[-1]
         self._committed_events += len(rows)
         self.steps += len(digests)
+
+    def _require_in_place(self) -> None:
+        """SQLite would go on writing into a file that has no name any more."""
+        if _identity(self.path) != self._identity:
+            raise FileNotFoundError(_GONE)
 
     def _encode(self, step: _Step, rows: list[tuple[Any, ...]]) -> StepDigest:
         encoded_events = []
@@ -211,6 +217,7 @@ class TraceWriter:
                     self.observers.remove(observer)
 
     def _finish(self, connection: Connection) -> None:
+        self._require_in_place()
         if self._saw_end and self._last is not None:
             end = {
                 "events": self._committed_events,
@@ -224,44 +231,64 @@ class TraceWriter:
         _leave_one_file(connection)
 
 
+_GONE = "the file was removed or replaced meanwhile"
 _INSERT_EVENTS = schema.insert_sql(schema.events)
 _INSERT_STEPS = schema.insert_sql(schema.steps)
 _INSERT_HEADER = schema.insert_sql(schema.header)
 
 
 def _create(path: Path, force: bool) -> Engine:
-    if force:
-        _remove_old(path)
+    """The empty trace appears under its name at once and whole, so that a kill at any moment
+    leaves either nothing or a trace; and exclusively, so that of two writers one is refused."""
+    if not force and path.exists():
+        raise OutputExists(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        # exclusive, so that of two writers to one path the second is refused
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        draft.touch()  # whose error says more than SQLite's
+        _create_tables(draft)
+        if force:
+            _remove_side_files(path)
+            draft.replace(path)
+        else:
+            _name_exclusively(draft, path)
     except FileExistsError:
         raise OutputExists(path) from None
-    except OSError as error:
+    except (OSError, SQLAlchemyError) as error:
         raise BadOutput(path, _why(error)) from error
-    engine = create_engine(
+    finally:
+        with contextlib.suppress(OSError):  # nothing to remove where nothing could be created
+            draft.unlink(missing_ok=True)
+    return _engine(path)
+
+
+def _name_exclusively(draft: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links: reserve the name, then replace
+        path.touch(exist_ok=False)
+        draft.replace(path)
+
+
+def _engine(path: Path) -> Engine:
+    return create_engine(
         "sqlite://",
         creator=lambda: sqlite3.connect(path, check_same_thread=False),
         poolclass=NullPool,
     )
-    try:
-        _create_tables(engine)
-    except Exception as error:
-        path.unlink(missing_ok=True)
-        raise BadOutput(path, _why(error)) from error
-    return engine
 
 
-def _remove_old(path: Path) -> None:
-    try:
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-    except OSError as error:
-        raise BadOutput(path, f"the old file can't be removed ({_why(error)})") from error
+def _remove_side_files(path: Path) -> None:
+    """What a killed writer left of the old trace would be taken for part of the new one."""
+    for suffix in ("-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _create_tables(engine: Engine) -> None:
-    with engine.connect() as connection:
+def _create_tables(path: Path) -> None:
+    with _engine(path).connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = MEMORY")  # a draft may be lost
+        connection.exec_driver_sql("PRAGMA synchronous = OFF")
         connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         connection.exec_driver_sql(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
         schema.metadata.create_all(connection)
@@ -290,7 +317,7 @@ def _leave_one_file(connection: Connection) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that the path names now: SQLite would go on writing to a deleted one."""
+    """Of the file that the path names now."""
     try:
         status = path.stat()
     except FileNotFoundError:

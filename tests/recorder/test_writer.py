@@ -79,16 +79,35 @@ def test_a_second_writer_to_the_same_file_is_refused(tmp_path: Path) -> None:
         assert trace.complete
 
 
-@pytest.mark.parametrize("name", ["no/such/folder/run.kvtrace", "."])
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises((BadOutput, OutputExists), match=r"run\.kvtrace|exists"):
-        TraceWriter(tmp_path / name)
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadOutput, match=r"run\.kvtrace can't be created: no such file or dir"):
+        TraceWriter(tmp_path / "no" / "run.kvtrace")
+    with pytest.raises(OutputExists):
+        TraceWriter(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_systems_without_links_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    path = tmp_path / "run.kvtrace"
+    with TraceWriter(path) as writer:
+        writer.emit(allocate(1), 1)
+    with TraceReader(path) as trace:
+        assert trace.count == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["run.kvtrace"]
 
 
 def test_a_folder_is_not_replaced_by_force(tmp_path: Path) -> None:
-    with pytest.raises(BadOutput, match="can't be removed"):
-        TraceWriter(tmp_path, force=True)
-    assert tmp_path.is_dir()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(BadOutput, match="folder can't be created"):
+        TraceWriter(folder, force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_vanished_directory_stops_the_recording_and_not_the_run(tmp_path: Path) -> None:
@@ -103,6 +122,18 @@ def test_a_vanished_directory_stops_the_recording_and_not_the_run(tmp_path: Path
     assert "removed or replaced" in str(writer.failure)
     assert "run.kvtrace" in str(writer.failure)
     assert not folder.exists()
+
+
+def test_a_file_replaced_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.kvtrace"
+    with TraceWriter(path) as writer:
+        for index in range(2_000):
+            writer.emit(allocate(index), 1 + index // 4)
+            if index == 1_000:
+                path.unlink()
+                path.write_text("somebody else's")
+    assert "removed or replaced" in str(writer.failure)
+    assert path.read_text() == "somebody else's"
 
 
 def test_an_event_that_cannot_be_stored_stops_the_recording_and_not_the_run(
