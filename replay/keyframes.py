@@ -14,6 +14,9 @@ from .state import State
 SMALLEST_INTERVAL = 1_024
 """Events between coarse keyframes of a small state."""
 
+ENTRIES_AN_EVENT = 4
+"""How many entries of copied tables all keyframes may hold together, per event."""
+
 FINE_DISTANCE = 128
 """Events between the cursor and the nearest fine keyframe behind it."""
 
@@ -58,7 +61,7 @@ def interval_after(state: State) -> int:
     of all keyframes grows with the trace and not with the trace times the pool."""
     pools = state.pools.values()
     entries = sum(len(p.slots) + len(p.blocks) + len(p.index) + len(p.tables) for p in pools)
-    return max(SMALLEST_INTERVAL, entries + len(state.requests))
+    return max(SMALLEST_INTERVAL, (entries + len(state.requests)) // ENTRIES_AN_EVENT)
 
 
 def fine_marks(start: int, target: int) -> Iterator[int]:

@@ -54,6 +54,8 @@ class Chain:
 
     finding: Finding
     """The one that shows the harm: the foreign read where there is one."""
+    group: int
+    """The KV group."""
     block: int | None
     read: Read | None
     written: tuple[Written, ...]
@@ -80,22 +82,20 @@ def last_writer(timeline: Timeline, slot: int, seq: int, group: int | None = Non
 def chain(timeline: Timeline, finding: Finding, root: Finding | None = None) -> Chain:
     """Who read, who wrote, who released, freed, was given the block, and what allowed it.
 
-    `root` names the culprit where `finding` has none of its own.
+    `root` is the finding that names the culprit, where that is another one.
     """
-    culprit_seq = finding.culprit_seq
-    if culprit_seq is None and root is not None:
-        culprit_seq = root.culprit_seq
+    culprit_seq = finding.culprit_seq if root is None else root.culprit_seq
     culprit = None if culprit_seq is None else entry_of(timeline.at(culprit_seq))
     moment = _Moment.of(timeline, finding)
     read = moment.read(finding) if moment else None
     written = moment.written(read) if moment and read else ()
     block = _block_of(finding, read, moment)
     before = read.seq if read else finding.seq
+    group = moment.group if moment else 0
     held = allocated = None
     released: tuple[Entry, ...] = ()
     freed: tuple[Entry, ...] = ()
     if block is not None:
-        group = moment.group if moment else None
         life = allocations_of_block(timeline.source, block, group, before + 1)
         victim = read.request if read else finding.victim
         gained = [e for e in life if e.kind in ("BlockAllocated", "BlockShared")]
@@ -106,6 +106,7 @@ def chain(timeline: Timeline, finding: Finding, root: Finding | None = None) -> 
         freed = tuple(e for e in life if e.kind == "BlockFreed" and e.seq > since)
     return Chain(
         finding=finding,
+        group=group,
         block=block,
         read=read,
         written=written,

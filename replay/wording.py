@@ -1,8 +1,8 @@
-"""Events and tokens in words, the same in every report and view."""
+"""Events and numbers in words, the same in every report and view."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..recorder.events import (
@@ -16,7 +16,6 @@ from ..recorder.events import (
     BlockShared,
     BlockUnregistered,
     Event,
-    PiecesDefined,
     PrefixLookedUp,
     RequestAdded,
     RequestFinished,
@@ -24,52 +23,8 @@ from ..recorder.events import (
     RequestPreempted,
     RequestRevised,
 )
-from .source import EventSource
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
-
-Pieces = Mapping[int, str]
-"""Token -> text."""
-
-
-def pieces_of(source: EventSource) -> dict[int, str]:
-    """The texts of tokens that the trace defines; none under redaction."""
-    pieces: dict[int, str] = {}
-    for envelope in source.find(kinds=[PiecesDefined.__name__]):
-        if isinstance(event := envelope.event, PiecesDefined):
-            pieces.update(zip(event.tokens, event.pieces, strict=False))
-    return pieces
-
-
-def token_text(token: int | None, pieces: Pieces) -> str:
-    """One token in quotes, or its number where its text isn't known."""
-    if token is None:
-        return "an unknown token"
-    return repr(pieces[token]) if token in pieces else f"token {token}"
-
-
-def tokens_text(tokens: Sequence[int | None], pieces: Pieces, longest: int = 40) -> str:
-    """Tokens as running text in quotes, or as numbers where a text isn't known; cut to length."""
-    known = [pieces.get(token) if token is not None else None for token in tokens]
-    if tokens and all(piece is not None for piece in known):
-        return repr(shortened(_joined([piece for piece in known if piece is not None]), longest))
-    numbers = ["?" if token is None else str(token) for token in tokens]
-    return f"tokens {elided(numbers, 8)}" if numbers else "no tokens"
-
-
-def _joined(pieces: Iterable[str]) -> str:
-    """`##` continues a word (WordPiece); a leading `Ġ` or `▁` is a space (BPE, SentencePiece)."""
-    text = ""
-    for piece in pieces:
-        if piece.startswith("##"):
-            text += piece[2:]
-        elif piece[:1] in ("Ġ", "▁"):
-            text += " " + piece[1:]
-        elif piece[:1] == " " or not text:
-            text += piece
-        else:
-            text += " " + piece
-    return text.strip()
 
 
 def shortened(text: str, longest: int) -> str:

@@ -19,7 +19,13 @@ def recorded(*faults: str) -> tuple[Envelope, ...]:
     """The events of one run with these faults planted."""
     workload, tokenizer, sink = default_workload(), WordPiece.load(), MemorySink()
     config = with_implied(EngineConfig(faults=faults, **workload.switches))
-    engine = Engine(config, SymbolicRunner(config, tokenizer), sink, policy=policy_of(config))
+    engine = Engine(
+        config,
+        SymbolicRunner(config, tokenizer),
+        sink,
+        policy=policy_of(config),
+        pieces=lambda token: tokenizer.piece(token),
+    )
     engine.add([spec.tokenized(tokenizer.encode, 16) for spec in workload.specs])
     engine.run(400)
     return tuple(sink.envelopes)

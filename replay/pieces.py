@@ -1,0 +1,61 @@
+"""Tokens as text, where the trace has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..recorder.events import PiecesDefined
+from .source import EventSource
+from .wording import elided, shortened
+
+_WORD_MARKS = ("Ġ", "▁", " ")
+
+
+class Pieces:
+    """Token -> text, as `PiecesDefined` gave it.
+
+    Pieces that mark where a word begins (BPE, SentencePiece, decoded text) are joined as they
+    are; where none does, `##` continues a word (WordPiece) and all others are words.
+    """
+
+    def __init__(self, known: Mapping[int, str] | None = None) -> None:
+        self._known = dict(known or {})
+        self._is_marked = any(piece.startswith(_WORD_MARKS) for piece in self._known.values())
+
+    @classmethod
+    def of(cls, source: EventSource) -> Pieces:
+        """What a trace defines: nothing under redaction."""
+        known: dict[int, str] = {}
+        for envelope in source.find(kinds=[PiecesDefined.__name__]):
+            if isinstance(event := envelope.event, PiecesDefined):
+                known.update(zip(event.tokens, event.pieces, strict=False))
+        return cls(known)
+
+    def token(self, token: int | None) -> str:
+        """One token: its piece in quotes, or its number."""
+        if token is None:
+            return "an unknown token"
+        piece = self._known.get(token)
+        return f"token {token}" if piece is None else repr(piece)
+
+    def quoted(self, tokens: Sequence[int | None], longest: int = 40) -> str:
+        """Running text in quotes, or numbers where the text of one isn't known; cut to length."""
+        pieces = [None if token is None else self._known.get(token) for token in tokens]
+        known = [piece for piece in pieces if piece is not None]
+        if known and len(known) == len(tokens):
+            return repr(shortened(self._joined(known), longest))
+        numbers = ["?" if token is None else str(token) for token in tokens]
+        noun = "token" if len(numbers) == 1 else "tokens"
+        return f"{noun} {elided(numbers, 8)}" if numbers else "no tokens"
+
+    def _joined(self, pieces: Sequence[str]) -> str:
+        if self._is_marked:
+            return "".join(_unmarked(piece) for piece in pieces).strip()
+        words = (piece[2:] if piece.startswith("##") else f" {piece}" for piece in pieces)
+        return "".join(words).strip()
+
+
+def _unmarked(piece: str) -> str:
+    for mark in _WORD_MARKS:
+        piece = piece.replace(mark, " ")
+    return piece.replace("Ċ", "\n")

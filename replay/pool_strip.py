@@ -1,0 +1,107 @@
+"""The blocks around one block at one moment, as letters of their owners: the shadow map."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rich.text import Text
+
+from .state import Block, Pool, State
+from .wording import elided
+
+BLOCKS_A_ROW = 16
+ROWS_AROUND = 1
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+STYLES = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta")
+LEGEND_SHOWN = 10
+HOLDERS_SHOWN = 6
+
+FREE, CACHED, SHARED, TORN, SENTINEL, UNKNOWN = ".", ":", "+", "!", "#", "?"
+
+SIGNS = (
+    (SHARED, "shared"),
+    (CACHED, "free, in the prefix index"),
+    (FREE, "free"),
+    (TORN, "free and held"),
+    (SENTINEL, "sentinel"),
+    (UNKNOWN, "unknown"),
+)
+
+
+class Cell(NamedTuple):
+    sign: str
+    owner: str | None
+    """The request that alone holds the block."""
+
+
+def cell_of(pool: Pool, number: int) -> Cell:
+    """The sign of one block; an owned one's is given by its owner's letter."""
+    block = pool.block(number)
+    owners = list(dict.fromkeys(holder.request for holder in block.holders))
+    if number in pool.sentinels:
+        return Cell(SENTINEL, None)
+    if not block.is_known:
+        return Cell(UNKNOWN, None)
+    if not owners:
+        return Cell(_sign_of_unheld(block), None)
+    if block.is_free:
+        return Cell(TORN, None)
+    return Cell(SHARED, None) if len(owners) > 1 else Cell("", owners[0])
+
+
+def _sign_of_unheld(block: Block) -> str:
+    return CACHED if block.keys else FREE
+
+
+def pool_strip(state: State, group: int | None, block: int) -> list[Text]:
+    """Rows of 16 blocks around `block`, which stands in brackets, and a legend."""
+    pool = state.pool(group)
+    count = state.header.num_blocks if state.header else block + 1
+    middle = block // BLOCKS_A_ROW
+    last = max(count - 1, block) // BLOCKS_A_ROW
+    rows = range(max(middle - ROWS_AROUND, 0), min(middle + ROWS_AROUND, last) + 1)
+    numbers = [
+        [
+            n
+            for n in range(row * BLOCKS_A_ROW, (row + 1) * BLOCKS_A_ROW)
+            if n < max(count, block + 1)
+        ]
+        for row in rows
+    ]
+    cells = {n: cell_of(pool, n) for row in numbers for n in row}
+    owners = list(dict.fromkeys(cell.owner for cell in cells.values() if cell.owner))
+    letters = {name: LETTERS[i % len(LETTERS)] for i, name in enumerate(owners)}
+    lines = [_row(row, block, cells, letters) for row in numbers]
+    return [*lines, _legend(pool, block, cells, letters)]
+
+
+def _row(numbers: list[int], marked: int, cells: dict[int, Cell], letters: dict[str, str]) -> Text:
+    is_marked = marked in numbers
+    line = Text("=>" if is_marked else "  ", style="bold red" if is_marked else "")
+    line.append(f"{numbers[0]:>6}: ", style="dim")
+    for number in numbers:
+        cell = cells[number]
+        sign = letters[cell.owner] if cell.owner else cell.sign
+        around = "[]" if number == marked else "  "
+        line.append(around[0], style="bold red")
+        line.append(sign, style=style_of(sign))
+        line.append(around[1], style="bold red")
+    return line
+
+
+def style_of(sign: str) -> str:
+    if sign in LETTERS:
+        return STYLES[LETTERS.index(sign) % len(STYLES)]
+    return "bold red" if sign == TORN else "dim" if sign in (FREE, CACHED) else "bold"
+
+
+def _legend(pool: Pool, block: int, cells: dict[int, Cell], letters: dict[str, str]) -> Text:
+    parts = [f"{letter} {name}" for name, letter in list(letters.items())[:LEGEND_SHOWN]]
+    if len(letters) > LEGEND_SHOWN:
+        parts.append(f"{len(letters) - LEGEND_SHOWN} more requests")
+    used = {cell.sign for cell in cells.values()}
+    parts += [f"{sign} {meaning}" for sign, meaning in SIGNS if sign in used]
+    if not cells[block].owner and (holders := pool.block(block).holders):
+        names = list(dict.fromkeys(holder.request for holder in holders))
+        parts.append(f"[{cells[block].sign}] {elided(names, HOLDERS_SHOWN)}")
+    return Text("          " + "   ".join(parts), style="dim")
