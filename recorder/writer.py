@@ -8,26 +8,23 @@ recording and is kept in `failure`.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from . import schema
 from .codec import encode
 from .digest import DigestChain, StepDigest
-from .errors import BadInput, BadOutput, OutputExists, RecordingFailed
-from .events import CONTRACT_VERSION, Envelope, Event, RunEnded
+from .errors import BadInput, RecordingFailed
+from .events import Envelope, Event, RunEnded
+from .newfile import create_trace, why
 
 Observer = Callable[[Sequence[Envelope]], None]
 """Called in the writer's thread with the envelopes of each step, once it is committed."""
@@ -67,7 +64,7 @@ class TraceWriter:
         self.busy_s = 0.0
         """Seconds of processor time that the background thread used."""
 
-        self._engine = _create(self.path, force)
+        self._engine = create_trace(self.path, force=force)
         self._identity = _identity(self.path)
         self._start_ns = time.perf_counter_ns()
         self._lock = threading.Lock()
@@ -154,7 +151,7 @@ class TraceWriter:
                 self._finish(connection)
         except Exception as error:  # whatever it is, the run must go on; it is told in `failure`
             gone = _identity(self.path) != self._identity
-            self.failure = RecordingFailed(self.path, _GONE if gone else _why(error))
+            self.failure = RecordingFailed(self.path, _GONE if gone else why(error))
         self.busy_s = time.thread_time()
 
     def _record_all(self, connection: Connection) -> None:
@@ -237,74 +234,6 @@ _INSERT_STEPS = schema.insert_sql(schema.steps)
 _INSERT_HEADER = schema.insert_sql(schema.header)
 
 
-def _create(path: Path, force: bool) -> Engine:
-    """The empty trace appears under its name at once and whole, so that a kill at any moment
-    leaves either nothing or a trace; and exclusively, so that of two writers one is refused."""
-    if not force and path.exists():
-        raise OutputExists(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        draft.touch()  # whose error says more than SQLite's
-        _create_tables(draft)
-        if force:
-            _remove_side_files(path)
-            draft.replace(path)
-        else:
-            _name_exclusively(draft, path)
-    except FileExistsError:
-        raise OutputExists(path) from None
-    except (OSError, SQLAlchemyError) as error:
-        raise BadOutput(path, _why(error)) from error
-    finally:
-        with contextlib.suppress(OSError):  # nothing to remove where nothing could be created
-            draft.unlink(missing_ok=True)
-    return _engine(path)
-
-
-def _name_exclusively(draft: Path, path: Path) -> None:
-    try:
-        path.hardlink_to(draft)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links: reserve the name, then replace
-        path.touch(exist_ok=False)
-        draft.replace(path)
-
-
-def _engine(path: Path) -> Engine:
-    return create_engine(
-        "sqlite://",
-        creator=lambda: sqlite3.connect(path, check_same_thread=False),
-        poolclass=NullPool,
-    )
-
-
-def _remove_side_files(path: Path) -> None:
-    """What a killed writer left of the old trace would be taken for part of the new one."""
-    for suffix in ("-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _create_tables(path: Path) -> None:
-    with _engine(path).connect() as connection:
-        connection.exec_driver_sql("PRAGMA journal_mode = MEMORY")  # a draft may be lost
-        connection.exec_driver_sql("PRAGMA synchronous = OFF")
-        connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        connection.exec_driver_sql(f"PRAGMA user_version = {schema.FORMAT_VERSION}")
-        schema.metadata.create_all(connection)
-        connection.exec_driver_sql(
-            _INSERT_HEADER,
-            [
-                ("contract", str(CONTRACT_VERSION)),
-                ("writer", f"kvrewind {version('kvrewind')}"),
-            ],
-        )
-        connection.commit()
-        # only now: until the first checkpoint everything is in the WAL, and a main file that
-        # already names itself can be recognised without it
-        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-
-
 def _leave_one_file(connection: Connection) -> None:
     """Folds the WAL into the file, so that it can be copied, and read where nothing can be
     written. A reader that has it open just now keeps it in WAL mode, which is as valid."""
@@ -323,10 +252,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    original = getattr(error, "orig", None) or error
-    return str(original) or type(original).__name__
