@@ -1,0 +1,158 @@
+"""`check`: judge a trace by the rules of the contract.
+
+One pass. Each event is shown to the rules, folded, and shown again; when a step is dispatched, its
+rows are read. What the trace doesn't tell is listed in `missing`: a trace in which nothing was
+found is called clean only if it tells everything that the rules need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..recorder.events import (
+    Envelope,
+    Event,
+    InputsBuilt,
+    SlotsWritten,
+    StepCompleted,
+    StepDispatched,
+)
+from .blame import settle
+from .checks import CHECKS
+from .checks.base import Rule
+from .checks.case import Case
+from .checks.contents import read_row
+from .checks.mask_faults import faults_of
+from .checks.rows import (
+    Row,
+    StepRows,
+    active_builds,
+    latest_masks,
+    latest_rows,
+    length_fault,
+    rows_of,
+)
+from .checks.tables import judge_table
+from .completeness import Completeness
+from .reducer import apply
+from .state import Build, StepState
+from .verdict import Report, verdict_of
+
+Hook = Callable[[Envelope, Case], None]
+Hooks = dict[type[Event], tuple[Hook, ...]]
+
+
+def check(envelopes: Iterable[Envelope], problems: Sequence[str] = ()) -> Report:
+    """The report on a trace. Never raises on decodable events, however broken the run.
+
+    `problems`: what the reader already found missing or damaged.
+    """
+    inspection = Inspection()
+    for envelope in envelopes:
+        inspection.see(envelope)
+    return inspection.report(problems)
+
+
+class Inspection:
+    """A check under way: feed it events in order, ask for the report at any time."""
+
+    def __init__(self) -> None:
+        self._rules: tuple[Rule, ...] = tuple(rule() for rule in CHECKS)
+        self._case = Case()
+        self._completeness = Completeness()
+        self._before = _hooks(self._rules, "before")
+        self._after = _hooks(self._rules, "after")
+
+    def see(self, envelope: Envelope) -> None:
+        case, kind = self._case, type(envelope.event)
+        self._completeness.see(envelope)
+        self._dispatch_unannounced(envelope)
+        case.look_ahead(envelope)
+        for hook in self._before.get(kind, ()):
+            hook(envelope, case)
+        apply(case.state, envelope)
+        case.follow(envelope)
+        for hook in self._after.get(kind, ()):
+            hook(envelope, case)
+        if isinstance(envelope.event, InputsBuilt):
+            self._built(envelope, envelope.event)
+        elif isinstance(envelope.event, StepDispatched):
+            self._dispatched(envelope.step, envelope.seq)
+
+    def report(self, problems: Sequence[str] = ()) -> Report:
+        for rule in self._rules:
+            rule.end(self._case)
+        violations = self._case.violations
+        findings = settle(violations)
+        missing = (*problems, *self._completeness.missing())
+        return Report(
+            verdict_of(
+                findings,
+                read_foreign_data=any(v.shows_foreign_data for v in violations),
+                missing=missing,
+            ),
+            findings,
+            missing,
+        )
+
+    def _built(self, envelope: Envelope, event: InputsBuilt) -> None:
+        """Tables are judged now, while what the request holds is what the builder saw."""
+        state = self._case.state
+        step = state.steps.get(envelope.step, StepState())
+        for row in rows_of(Build(envelope.seq, event), envelope.step, step):
+            bad = judge_table(self._case, row)
+            if bad:
+                self._case.bad_entries[envelope.seq, row.number] = bad
+
+    def _dispatch_unannounced(self, envelope: Envelope) -> None:
+        """An engine that doesn't log its dispatches reads, at the latest, before it writes."""
+        event = envelope.event
+        is_of_step = isinstance(event, StepCompleted) or (
+            isinstance(event, SlotsWritten) and event.write not in ("copy", "transfer")
+        )
+        step = self._case.state.steps.get(envelope.step)
+        if (
+            is_of_step
+            and step is not None
+            and step.builds
+            and step.dispatched_seq is None
+            and self._case.step_rows(envelope.step) is None
+        ):
+            self._dispatched(envelope.step, step.builds[-1].seq)
+
+    def _dispatched(self, number: int, seq: int) -> None:
+        case = self._case
+        step = case.state.steps.get(number)
+        if step is None or not step.builds or case.step_rows(number) is not None:
+            return
+        rows = [r for build in active_builds(step.builds) for r in rows_of(build, number, step)]
+        rows = latest_rows(rows)
+        dispatched = StepRows(number, seq, rows, latest_masks(step.masks))
+        for row in dispatched.live():
+            self._prepare(dispatched, row)
+        case.open(dispatched)
+        for row in dispatched.live():
+            read_row(case, row)
+        dispatched.mask_faults = faults_of(case, dispatched)
+        for rule in self._rules:
+            rule.read(dispatched, case)
+
+    def _prepare(self, step: StepRows, row: Row) -> None:
+        case, request = self._case, str(row.request)
+        row.bad_entries = case.bad_entries.pop((row.build.seq, row.number), ())
+        known = case.state.requests.get(request)
+        row.ordinal = known.preemptions if known else 0
+        row.length_fault = length_fault(
+            row,
+            step.beside(row),
+            case.held_end(row.group, request),
+            case.state.pool(row.group).block_size,
+        )
+
+
+def _hooks(rules: tuple[Rule, ...], name: str) -> Hooks:
+    hooks: dict[type[Event], list[Hook]] = {}
+    for rule in rules:
+        for kind in getattr(rule, f"{name}_kinds"):
+            hooks.setdefault(kind, []).append(getattr(rule, name))
+    return {kind: tuple(found) for kind, found in hooks.items()}

@@ -1,0 +1,106 @@
+"""`address` (F08): a token goes to the slot that its own table and its true index say.
+
+slot = table[p // block_size] x block_size + p mod block_size, with p = computed + j and the built
+table (TGI 2711). -1 writes nowhere. A slot that fits a wrong position id is the position's fault,
+and left to that rule.
+"""
+
+from __future__ import annotations
+
+from ...recorder.events import Envelope, SlotsWritten
+from .base import Culprit, Rule, Violation, culprit_of
+from .case import Case
+from .rows import Row, StepRows
+
+
+class Address(Rule):
+    slug = "address"
+    fault_class = "F08"
+    after_kinds = (SlotsWritten,)
+
+    def read(self, step: StepRows, case: Case) -> None:
+        for row in step.live():
+            known = case.state.requests.get(str(row.request))
+            if row.has_wrong_count or known is None or known.is_finished:
+                continue
+            size = case.state.pool(row.group).block_size
+            if size > 0:
+                self._judge_row(case, step, row, size)
+
+    def _judge_row(self, case: Case, step: StepRows, row: Row, size: int) -> None:
+        for j, (true, slot) in enumerate(zip(row.queries, row.slots, strict=False)):
+            right = row.slot_at(true, size)
+            if slot in (-1, right) or right is None:
+                continue
+            given = row.positions[j] if j < len(row.positions) else true
+            if given != true and slot == row.slot_at(given, size):
+                continue
+            self._report(
+                case, step.step, row.build.seq, row.culprit("slots"), row.group, str(row.request),
+                slot, right, size, row.number, row.start + j, true,
+            )  # fmt: skip
+            return
+
+    def after(self, envelope: Envelope, case: Case) -> None:
+        """What was written, against the mapping that the device was given."""
+        event = envelope.event
+        assert isinstance(event, SlotsWritten)
+        group = event.group or 0
+        size = case.state.pool(group).block_size
+        opened = case.step_rows(envelope.step)
+        if event.write not in ("prefill", "decode", "draft") or opened is None or size < 1:
+            return
+        for request, position, slot in zip(
+            event.requests, event.positions, event.slots, strict=False
+        ):
+            if request is None or slot < 0:
+                continue
+            if any(w.request == request for w in opened.mapped.get((group, slot), ())):
+                continue
+            right = opened.slot_mapped(group, request, position)
+            if right is not None:
+                self._report(
+                    case, envelope.step, envelope.seq, culprit_of(envelope, request), group,
+                    request, slot, right, size, None, None, position,
+                )  # fmt: skip
+
+    def _report(
+        self,
+        case: Case,
+        step: int,
+        seq: int,
+        culprit: Culprit,
+        group: int,
+        request: str,
+        slot: int,
+        right: int,
+        size: int,
+        row: int | None,
+        query: int | None,
+        position: int,
+    ) -> None:
+        holders = case.state.pool(group).block(slot // size).holders
+        others = [h.request for h in holders if h.request != request]
+        case.report(
+            Violation(
+                check=self.slug,
+                fault_class=self.fault_class,
+                variant="slot" if culprit.kind == "InputsBuilt" else "written-elsewhere",
+                culprit=culprit,
+                seq=seq,
+                step=step,
+                explanation=(
+                    f"token {position} of {request} goes to slot {slot}; "
+                    f"its table says slot {right}"
+                ),
+                block=slot // size,
+                slot=slot,
+                row=row,
+                query=query,
+                expected=right,
+                actual=slot,
+                victim=others[0] if others else request,
+                source=request if others else None,
+            ),
+            ("address", group, step, request),
+        )

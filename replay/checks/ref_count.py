@@ -1,0 +1,214 @@
+"""`ref-count` (F06): a block's count is the number of its holders.
+
+A count that is off by one frees a block under somebody's feet, or never frees it. Seen in vLLM
+42571 (double release), as a missing acquire, as a block twice in a free list, as two threads that
+pop one block.
+"""
+
+from __future__ import annotations
+
+from ...recorder.events import (
+    BlockAllocated,
+    BlockFreed,
+    BlockReleased,
+    BlockShared,
+    Envelope,
+    RequestFinished,
+    RunEnded,
+    StepScheduled,
+)
+from .base import Culprit, Rule, Violation, culprit_of
+from .case import Case, Subject
+
+
+class RefCount(Rule):
+    slug = "ref-count"
+    fault_class = "F06"
+    before_kinds = (BlockAllocated, BlockShared, BlockReleased)
+    after_kinds = (
+        BlockAllocated,
+        BlockShared,
+        BlockReleased,
+        BlockFreed,
+        RequestFinished,
+        StepScheduled,
+        RunEnded,
+    )
+
+    def __init__(self) -> None:
+        self._zeroed: dict[tuple[int, int], Culprit] = {}
+        self._finished: dict[str, Culprit] = {}
+
+    def before(self, envelope: Envelope, case: Case) -> None:
+        """A count that reached zero must have been freed by now."""
+        event = envelope.event
+        if isinstance(event, BlockAllocated | BlockShared):
+            self._judge_unfreed(envelope, case, event.group or 0, event.block)
+
+    def after(self, envelope: Envelope, case: Case) -> None:
+        event = envelope.event
+        match event:
+            case BlockAllocated():
+                self._allocated(envelope, event, case)
+            case BlockShared():
+                self._shared(envelope, event, case)
+            case BlockReleased():
+                self._released(envelope, event, case)
+            case BlockFreed():
+                self._freed(envelope, event, case)
+            case RequestFinished():
+                self._finished.setdefault(event.request, culprit_of(envelope))
+            case StepScheduled() | RunEnded():
+                self._judge_finished(envelope, case)
+            case _:
+                pass
+        if isinstance(event, RunEnded):
+            for group, pool in case.state.pools.items():
+                for block in sorted(pool.unfreed, key=pool.unfreed.__getitem__):
+                    self._judge_unfreed(envelope, case, group, block)
+
+    def _allocated(self, envelope: Envelope, event: BlockAllocated, case: Case) -> None:
+        group, prior = event.group or 0, case.prior
+        self._zeroed.pop((group, event.block), None)
+        if not prior.holders:
+            return
+        before = subject(group, event.block, prior.generation)
+        after = subject(group, event.block, prior.generation + 1)
+        owner = prior.holders[-1].request
+        self._report(
+            case, envelope, culprit_of(envelope), "allocated-while-held",
+            f"block {event.block} was handed to {event.request} while {owner} holds it",
+            before, after, block=event.block, victim=owner, source=event.request,
+            expected=0, actual=len(prior.holders),
+        )  # fmt: skip
+
+    def _shared(self, envelope: Envelope, event: BlockShared, case: Case) -> None:
+        group = event.group or 0
+        block = case.state.pool(group).block(event.block)
+        self._zeroed.pop((group, event.block), None)
+        if not block.is_known or event.ref_count == len(block.holders):
+            return
+        self._report(
+            case, envelope, culprit_of(envelope), "share-count",
+            f"{event.request} became holder number {len(block.holders)} of block {event.block}, "
+            f"but its count is {event.ref_count}",
+            subject(group, event.block, block.generation), block=event.block,
+            victim=event.request, expected=len(block.holders), actual=event.ref_count,
+        )  # fmt: skip
+
+    def _released(self, envelope: Envelope, event: BlockReleased, case: Case) -> None:
+        group, prior = event.group or 0, case.prior
+        block = case.state.pool(group).block(event.block)
+        if not block.is_known:
+            return
+        here = subject(group, event.block, block.generation)
+        was_holder = len(prior.holders) > len(block.holders)
+        if was_holder and not block.holders:
+            self._zeroed[group, event.block] = culprit_of(envelope)
+        if was_holder and event.ref_count == len(block.holders):
+            return
+        if was_holder:
+            variant = "release-count"
+            what = f"left {len(block.holders)} holders, but its count is {event.ref_count}"
+        else:
+            variant = "released-by-nobody"
+            what = "was none of its holders"
+        self._report(
+            case, envelope, culprit_of(envelope), variant,
+            f"{event.request} released block {event.block} and {what}", here,
+            block=event.block, victim=prior.holders[0].request if prior.holders else None,
+            expected=len(block.holders), actual=event.ref_count,
+        )  # fmt: skip
+
+    def _freed(self, envelope: Envelope, event: BlockFreed, case: Case) -> None:
+        group, prior = event.group or 0, case.prior
+        if not prior.is_known:
+            return
+        self._zeroed.pop((group, event.block), None)
+        by = case.last_release.request if case.last_release else None
+        if prior.holders:
+            holder = prior.holders[0].request
+            self._report(
+                case, envelope, culprit_of(envelope, by), "freed-while-held",
+                f"block {event.block} was freed while {holder} holds it",
+                subject(group, event.block, prior.generation), block=event.block, victim=holder,
+                expected=0, actual=len(prior.holders),
+            )  # fmt: skip
+        elif prior.is_free:
+            self._report(
+                case, envelope, culprit_of(envelope, by), "freed-twice",
+                f"block {event.block} was freed although it was free",
+                subject(group, event.block, prior.generation), block=event.block,
+                expected=1, actual=2,
+            )  # fmt: skip
+
+    def _judge_unfreed(self, envelope: Envelope, case: Case, group: int, block: int) -> None:
+        pool = case.state.pool(group)
+        known, release = pool.block(block), self._zeroed.pop((group, block), None)
+        if release is None or block not in pool.unfreed or known.holders or not known.is_known:
+            return
+        here = subject(group, block, known.generation)
+        following = subject(group, block, known.generation + 1)
+        self._report(
+            case, envelope, release, "not-freed",
+            f"the count of block {block} reached zero and it was not freed",
+            here, following, block=block, expected="BlockFreed",
+        )  # fmt: skip
+
+    def _judge_finished(self, envelope: Envelope, case: Case) -> None:
+        for request, culprit in tuple(self._finished.items()):
+            if case.flies(request) or self._is_moving(case, request):
+                continue
+            del self._finished[request]
+            kept = [
+                (group, block)
+                for (group, name), blocks in case.held_blocks.items()
+                if name == request
+                for block, count in sorted(blocks.items())
+                if count > 0 and case.is_holder(group, request, block)
+            ]
+            for group, block in kept:
+                generation = case.state.pool(group).block(block).generation
+                self._report(
+                    case, envelope, culprit, "never-released",
+                    f"{request} finished and still holds block {block}",
+                    subject(group, block, generation), block=block, victim=request,
+                    expected=0, actual=len(kept),
+                )  # fmt: skip
+
+    def _is_moving(self, case: Case, request: str) -> bool:
+        """Whether a transfer that is under way is for the request or has one of its blocks."""
+        moving = {b for t in case.state.transfers.values() for b in t.event.blocks}
+        return any(t.event.request == request for t in case.state.transfers.values()) or any(
+            blocks[block] > 0
+            for (_, name), blocks in case.held_blocks.items()
+            if name == request
+            for block in moving
+        )
+
+    def _report(
+        self,
+        case: Case,
+        envelope: Envelope,
+        culprit: Culprit,
+        variant: str,
+        explanation: str,
+        *subjects: Subject,
+        **fields: object,
+    ) -> None:
+        violation = Violation(
+            check=self.slug,
+            fault_class=self.fault_class,
+            variant=variant,
+            culprit=culprit,
+            seq=envelope.seq,
+            step=envelope.step,
+            explanation=explanation,
+            **fields,  # pyright: ignore[reportArgumentType]
+        )
+        case.report(violation, *subjects)
+
+
+def subject(group: int, block: int, generation: int) -> Subject:
+    """A block's generation: what has the wrong count."""
+    return ("block", group, block, generation)

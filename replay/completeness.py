@@ -1,0 +1,99 @@
+"""What a trace doesn't tell, and what to record so that it does."""
+
+from __future__ import annotations
+
+from ..recorder.events import (
+    Envelope,
+    InputsBuilt,
+    RunEnded,
+    RunStarted,
+    SlotsWritten,
+    SpanDropped,
+    StepCompleted,
+    StepDispatched,
+    StepScheduled,
+)
+
+_NEEDED_WITH_ROWS: tuple[tuple[type, str], ...] = (
+    (StepScheduled, "what each row's true length is"),
+    (StepDispatched, "when each step reads"),
+    (SlotsWritten, "what was written"),
+    (StepCompleted, "when each step was done"),
+)
+"""Events that every step with rows has, and what can't be known without them."""
+
+
+class Completeness:
+    """Counts what is there, event by event."""
+
+    def __init__(self) -> None:
+        self._seen: set[type] = set()
+        self._next_seq = 0
+        self._gaps: list[str] = []
+        self._with_rows: set[int] = set()
+        self._steps: dict[type, set[int]] = {kind: set() for kind, _ in _NEEDED_WITH_ROWS}
+        self._built: set[int] = set()
+        self._without_tokens = 0
+
+    def see(self, envelope: Envelope) -> None:
+        event, kind = envelope.event, type(envelope.event)
+        self._seen.add(kind)
+        self._judge_seq(envelope)
+        if kind in self._steps:
+            self._steps[kind].add(envelope.step)
+        match event:
+            case StepScheduled():
+                if any(event.scheduled):
+                    self._with_rows.add(envelope.step)
+            case InputsBuilt():
+                self._built.add(envelope.step)
+                if any(name is not None for name in event.requests):
+                    self._with_rows.add(envelope.step)
+            case SlotsWritten() if event.write not in ("copy", "transfer", "pad", "dummy"):
+                if any(slot >= 0 for slot in event.slots):
+                    self._with_rows.add(envelope.step)
+                    self._without_tokens += event.tokens is None
+            case _:
+                pass
+
+    def missing(self) -> tuple[str, ...]:
+        """One sentence each; empty when the trace tells everything."""
+        found = list(self._gaps)
+        if RunStarted not in self._seen:
+            found.append("there is no RunStarted: record the pool's size and block size")
+        if RunEnded not in self._seen:
+            found.append("there is no RunEnded: the run was cut off, or record its end")
+        unbuilt = sorted(self._with_rows - self._built)
+        if unbuilt:
+            found.append(
+                f"{_steps(unbuilt)} had rows and no InputsBuilt: record what the device is given"
+            )
+        for kind, what in _NEEDED_WITH_ROWS:
+            lacking = sorted((self._with_rows & self._built) - self._steps[kind])
+            if lacking:
+                found.append(f"{_steps(lacking)} had no {kind.__name__}: record {what}")
+        if self._without_tokens:
+            found.append(
+                f"{self._without_tokens} SlotsWritten had no tokens: record the tokens written"
+            )
+        return tuple(found)
+
+    def _judge_seq(self, envelope: Envelope) -> None:
+        event, expected = envelope.event, self._next_seq
+        self._next_seq = max(envelope.seq + 1, expected)
+        if isinstance(event, SpanDropped):
+            last = event.first_seq + event.count - 1
+            self._gaps.append(
+                f"events {event.first_seq} to {last} were dropped ({event.why}): "
+                "record with a larger buffer"
+            )
+        elif envelope.seq > expected:
+            self._gaps.append(
+                f"events {expected} to {envelope.seq - 1} are missing: record the whole run"
+            )
+
+
+def _steps(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"step {numbers[0]}"
+    return f"{len(numbers)} steps, the first of them step {numbers[0]},"
