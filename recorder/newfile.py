@@ -6,9 +6,10 @@ import contextlib
 import sqlite3
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
-from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy import Engine, NullPool, StaticPool, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from . import schema
@@ -40,7 +41,18 @@ def create_trace(path: Path, *, force: bool) -> Engine:
     finally:
         with contextlib.suppress(OSError):  # nothing to remove where nothing could be created
             draft.unlink(missing_ok=True)
-    return _engine(path)
+    return _opened(path)
+
+
+def _opened(path: Path) -> Engine:
+    """One connection, open from now on: opened later, it could meet another file of that name."""
+    uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+    try:
+        connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        connection.execute("SELECT count(*) FROM events")  # opens the WAL too
+    except sqlite3.Error as error:
+        raise BadOutput(path, why(error)) from error
+    return create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
 
 
 def _name_exclusively(draft: Path, path: Path) -> None:
@@ -53,14 +65,6 @@ def _name_exclusively(draft: Path, path: Path) -> None:
         draft.replace(path)
 
 
-def _engine(path: Path) -> Engine:
-    return create_engine(
-        "sqlite://",
-        creator=lambda: sqlite3.connect(path, check_same_thread=False),
-        poolclass=NullPool,
-    )
-
-
 def _remove_side_files(path: Path) -> None:
     """What a killed writer left of the old trace would be taken for part of the new one."""
     for suffix in ("-wal", "-shm", "-journal"):
@@ -68,7 +72,8 @@ def _remove_side_files(path: Path) -> None:
 
 
 def _create_tables(path: Path) -> None:
-    with _engine(path).connect() as connection:
+    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(path), poolclass=NullPool)
+    with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode = MEMORY")  # a draft may be lost
         connection.exec_driver_sql("PRAGMA synchronous = OFF")
         connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
