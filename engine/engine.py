@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from ..recorder.events import (
     AbortRequested,
@@ -38,10 +39,13 @@ ENGINE_VERSION = "1"
 
 
 class DidNotFinish(Exception):
-    """The step limit was reached with work left; faulty runs can livelock."""
+    """Work was left when the step limit was reached, or nothing could run any more.
 
-    def __init__(self, steps: int) -> None:
-        super().__init__(f"the run had not finished after {steps} steps")
+    Faulty runs can livelock, or lose the blocks that a waiting request needs.
+    """
+
+    def __init__(self, steps: int, why: str) -> None:
+        super().__init__(f"the run did not finish: {why} after {steps} steps")
         self.steps = steps
 
 
@@ -89,14 +93,21 @@ class Engine:
         self._arrivals.extend(prompts)
         self._aborts.extend((p.abort_step, p.request) for p in prompts if p.abort_step is not None)
 
-    def run(self, max_steps: int | None = None) -> None:
+    def run(self, max_steps: int | None = None, on_step: Callable[[], None] = lambda: None) -> None:
         """Step until nothing is left, then end the run. Raises `DidNotFinish`."""
+        idle = 0
         while self.has_work:
             if max_steps is not None and self.step_number >= max_steps:
-                self.end("did-not-finish")
-                raise DidNotFinish(max_steps)
-            self.step()
-        self.end("completed")
+                self._give_up("work was left")
+            idle = 0 if self.step() or self._arrivals else idle + 1
+            if idle > 1:  # one idle step may follow a preemption
+                self._give_up("nothing could run any more")
+            on_step()
+        self.journal.emit(RunEnded(reason="completed"))
+
+    def _give_up(self, why: str) -> NoReturn:
+        self.journal.emit(RunEnded(reason="did-not-finish"))
+        raise DidNotFinish(self.step_number, why)
 
     @property
     def num_finished(self) -> int:
@@ -106,18 +117,16 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._arrivals) or self.scheduler.has_work
 
-    def end(self, reason: str) -> None:
-        self.journal.emit(RunEnded(reason=reason))
-
-    def step(self) -> None:
-        """One scheduler step. A step without rows only takes inputs in."""
+    def step(self) -> bool:
+        """One scheduler step; False for one without rows, which only takes inputs in."""
         self.journal.step += 1
         self._take_inputs()
         rows = self.scheduler.schedule()
         if not rows:
-            return
+            return False
         output = self._execute(rows)
         self._account(rows, output)
+        return True
 
     def _execute(self, rows: tuple[Row, ...]) -> StepOutput:
         inputs = self._builder.build(rows)

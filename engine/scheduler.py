@@ -7,6 +7,7 @@ last is preempted and computed again later (recompute, as in vLLM).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,11 +68,8 @@ class Scheduler:
         self.waiting.append(request)
 
     def schedule(self) -> tuple[Row, ...]:
-        """Decide the step's rows and map their blocks. May be empty when nothing is waiting."""
-        before = len(self.running)
-        rows = self._decode_rows()
-        if len(self.running) == before and self._may_admit():
-            rows += self._prefill_rows(rows)
+        """Decide the step's rows and map their blocks. May be empty when nothing can run."""
+        rows = self._oversized_prompt() or self._batch()
         if rows:
             self._journal.emit(
                 StepScheduled(
@@ -129,25 +127,44 @@ class Scheduler:
         self.pool.allocate(request, index)
         return True
 
-    def _may_admit(self) -> bool:
-        return self.config.continuous_batching or not self.running
+    def _may_admit(self, beside: Sequence[Row] = ()) -> bool:
+        """A static batch is admitted whole, before any of it decodes."""
+        if len(self.running) >= self.config.max_num_seqs:
+            return False
+        decoding = len(self.running) - sum(row.phase == "prefill" for row in beside)
+        return self.config.continuous_batching or not decoding
 
-    def _prefill_rows(self, rows: list[Row]) -> list[Row]:
-        admitted: list[Row] = []
+    def _oversized_prompt(self) -> list[Row]:
+        """The next prompt, if it is longer than any step's budget: it runs by itself."""
+        if not self.waiting or not self._may_admit():
+            return []
+        request = self.waiting[0]
+        lookup = self._look_up(request)
+        if self._needed(request, lookup) <= self.config.max_num_batched_tokens:
+            return []
+        row = self._try_to_admit(request, lookup, None)
+        return [row] if row else []
+
+    def _batch(self) -> list[Row]:
+        before = len(self.running)
+        rows = self._decode_rows()
+        preempted = len(self.running) < before
         budget = self.config.max_num_batched_tokens - len(rows)
-        while self.waiting and len(self.running) < self.config.max_num_seqs:
-            alone = not rows and not admitted
-            row = self._try_to_admit(self.waiting[0], None if alone else budget)
+        while self.waiting and not preempted and self._may_admit(beside=rows):
+            request = self.waiting[0]
+            row = self._try_to_admit(request, self._look_up(request), budget)
             if row is None:
                 break
-            admitted.append(row)
+            rows.append(row)
             budget -= row.query_len
-        return admitted
+        return rows
 
-    def _try_to_admit(self, request: Request, budget: int | None) -> Row | None:
-        lookup = self._look_up(request)
+    def _needed(self, request: Request, lookup: Lookup) -> int:
+        return len(request.tokens) - len(lookup.hits) * self.config.block_size
+
+    def _try_to_admit(self, request: Request, lookup: Lookup, budget: int | None) -> Row | None:
         computed = len(lookup.hits) * self.config.block_size
-        needed = len(request.tokens) - computed
+        needed = self._needed(request, lookup)
         question = Admit(self._journal.next_id("admit", request, 0), needed, budget)
         missing = [
             index

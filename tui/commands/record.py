@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ...engine.admission import refuse_impossible
 from ...engine.config import EngineConfig
-from ...engine.engine import Engine
+from ...engine.engine import DidNotFinish, Engine
 from ...engine.faults.registry import with_implied
 from ...engine.llm import Model, make_engine, open_model
 from ...engine.prompts_file import read_prompts
@@ -133,10 +133,10 @@ def record_run(
 def _run(engine: Engine, requests: int, show: bool) -> None:
     with Progress(console=err(), transient=True, disable=not show) as bar:
         task = bar.add_task("recording", total=requests)
-        while engine.has_work:
-            engine.step()
-            bar.update(task, completed=engine.num_finished)
-    engine.end("completed")
+        try:
+            engine.run(on_step=lambda: bar.update(task, completed=engine.num_finished))
+        except DidNotFinish as stuck:
+            say(str(stuck))
 
 
 def _workload(prompts: Path | None, scenario: str | None) -> tuple[Sequence[PromptSpec], Any]:
