@@ -65,7 +65,7 @@ class Chain:
     allocated: Entry | None
     """The allocation that began the block's generation that was read."""
     released: tuple[Entry, ...]
-    """Releases since the earlier of the two above, up to the read."""
+    """Releases up to the read, since the earliest of the two above and the culprit."""
     freed: tuple[Entry, ...]
     culprit: Entry | None
     """The event that carried the wrong decision out."""
@@ -101,9 +101,10 @@ def chain(timeline: Timeline, finding: Finding, root: Finding | None = None) -> 
         gained = [e for e in life if e.kind in ("BlockAllocated", "BlockShared")]
         held = next((e for e in reversed(gained) if e.request == victim), None)
         allocated = next((e for e in reversed(gained) if e.kind == "BlockAllocated"), None)
-        since = min((e.seq for e in (held, allocated) if e), default=0)
-        released = tuple(e for e in life if e.kind == "BlockReleased" and e.seq > since)
-        freed = tuple(e for e in life if e.kind == "BlockFreed" and e.seq > since)
+        blamed = culprit if culprit and culprit.block == block else None
+        since = min((e.seq for e in (held, allocated, blamed) if e), default=0)
+        released = tuple(e for e in life if e.kind == "BlockReleased" and e.seq >= since)
+        freed = tuple(e for e in life if e.kind == "BlockFreed" and e.seq >= since)
     return Chain(
         finding=finding,
         group=group,

@@ -6,6 +6,7 @@ allowed it. Lines of text with styles: whoever prints them decides on colour.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import Any
@@ -14,13 +15,13 @@ from rich.text import Text
 
 from ..recorder.events import Envelope
 from ..recorder.memory import MemorySink
-from .blame import reason
 from .findings import Finding
 from .history import Entry
 from .incidents import Incident, incidents
 from .pieces import Pieces
 from .pool_strip import pool_strip
 from .provenance import Chain, Read, Written, chain
+from .reasons import reason
 from .source import EventSource
 from .timeline import Timeline
 from .verdict import Report
@@ -124,9 +125,8 @@ def _read(links: Chain, shown: Finding, width: int) -> list[Text]:
     blocks = _blocks_read(links, read)
     who = f"row {read.row} of step {read.step} ({read.position})"
     slots = "slot" if len(read.slots) == 1 else "slots"
-    return _labelled(
-        "READ by", f"{read.request}, {who}: {slots} {ranges(read.slots)}{blocks}", width
-    )
+    what = f"{read.request or 'a pad row'}, {who}: {slots} {ranges(read.slots)}{blocks}"
+    return _labelled("READ by", what, width)
 
 
 def _blocks_read(links: Chain, read: Read) -> str:
@@ -181,7 +181,9 @@ def _given(links: Chain, width: int) -> list[Text]:
 
 
 def _exact(root: Finding, width: int) -> list[Text]:
-    """The exact index, where a mask, a row or an address is wrong."""
+    """The exact index, where a mask or a row is wrong."""
+    if root.row is None and root.query is None:
+        return []
     named = (("row", root.row), ("query", root.query), ("key", root.key), ("slot", root.slot))
     where = ", ".join(f"{name} {value}" for name, value in named if value is not None)
     values = [
@@ -189,8 +191,6 @@ def _exact(root: Finding, width: int) -> list[Text]:
         for name, value in (("expected", root.expected), ("actual", root.actual))
         if value is not None
     ]
-    if root.row is None and not values:
-        return []
     return _labelled(
         "EXACTLY", ": ".join(part for part in (where, ", ".join(values)) if part), width
     )
@@ -218,7 +218,7 @@ def _allowed(
 
 
 def _strip(timeline: Timeline, links: Chain) -> list[Text]:
-    if links.block is None:
+    if links.block is None or links.block < 0:
         return []
     seq = links.read.seq if links.read else links.finding.seq
     position = links.read.position if links.read else links.finding.position
@@ -240,7 +240,10 @@ def _others(found: Iterable[Incident], report: Report, width: int) -> list[Text]
     rest = [finding for finding in report.findings if id(finding) not in shown]
     lines = [_one_line(finding, width) for finding in rest[:OTHERS_SHOWN]]
     if lines:
-        lines.insert(0, Text(f"{counted(len(rest), 'other finding')}:", style="bold"))
+        of_check = Counter(finding.check for finding in rest)
+        checks = ", ".join(f"{count} {check}" for check, count in of_check.most_common())
+        head = f"{counted(len(rest), 'other finding')} ({checks}):"
+        lines.insert(0, Text(head, style="bold"))
     if len(rest) > OTHERS_SHOWN:
         lines.append(Text(f"  and {len(rest) - OTHERS_SHOWN} more", style="dim"))
     return lines
