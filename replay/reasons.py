@@ -59,12 +59,19 @@ def _reason(culprit: Envelope, state: State, root: Finding, pieces: Pieces) -> s
 
 
 def _mask_index(state: State, event: MaskBuilt, root: Finding) -> str:
-    write = None if root.slot is None else state.writer(event.group, root.slot)
-    slot = "" if root.slot is None else f", slot {root.slot}"
-    whose = f", which {write.request or 'a pad row'} wrote" if write else ""
-    what = "lets query {} see" if root.actual else "hides from query {}"
+    lets = "lets query {} see" if root.actual else "hides from query {}"
     row = f"the mask of row {root.row} ({root.victim or 'a pad row'})"
-    return f"{row} {what.format(root.query)} key {root.key}{slot}{whose}"
+    return f"{row} {lets.format(root.query)} key {root.key}{_whose_slot(state, event, root)}"
+
+
+def _whose_slot(state: State, event: MaskBuilt, root: Finding) -> str:
+    pool = state.pool(event.group)
+    if root.slot is None or pool.block_size < 1:
+        return ""
+    number = root.slot // pool.block_size
+    holders = list(dict.fromkeys(holder.request for holder in pool.block(number).holders))
+    held = f" of {elided(holders, HOLDERS_SHOWN)}" if holders else ", which nobody holds"
+    return f", slot {root.slot} in block {number}{held}"
 
 
 def _keys_left(state: State, event: BlockAllocated) -> list[str]:

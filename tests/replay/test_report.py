@@ -126,6 +126,12 @@ def test_a_wrong_mask_is_blamed_with_its_exact_index(fault: str) -> None:
     assert exactly.endswith(f"expected {root.expected}, actual {root.actual}")
 
 
+def test_a_mask_that_shows_too_much_is_blamed_with_whose_slot_it_shows() -> None:
+    assert "the mask of row 0 (r0) lets query 0 see key 64, slot 64 in block 4 of r1 " in after(
+        "ALLOWED by", lines_of("mask-broadcast-wrong-axis")
+    )
+
+
 def test_many_findings_take_one_line_each_and_the_rest_is_counted() -> None:
     events = recorded("mask-batch-index")
     report = check(events)
