@@ -1,0 +1,82 @@
+"""What widgets and workers tell the screen; it alone decides what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.message import Message
+
+from ..replay.state import State
+from ..replay.verdict import Report
+from .overview import Overview
+from .presenters.spans import Row
+from .trials import Outcome
+
+
+@dataclass
+class Seek(Message):
+    """Go to an event."""
+
+    seq: int
+
+
+@dataclass
+class BlockPicked(Message):
+    block: int
+
+
+@dataclass
+class RequestPicked(Message):
+    request: str
+
+
+@dataclass
+class StateFolded(Message):
+    """A worker has the state after event `seq`."""
+
+    seq: int
+    state: State
+
+
+@dataclass
+class OverviewRead(Message):
+    overview: Overview
+
+
+@dataclass
+class TraceChecked(Message):
+    report: Report
+    problems: tuple[str, ...]
+
+
+@dataclass
+class TraceUnreadable(Message):
+    """A worker met damage that opening the trace had not."""
+
+    why: str
+
+
+@dataclass
+class Folding(Message):
+    """How far the keyframes reach."""
+
+    reached: int
+
+
+@dataclass
+class TrialEnded(Message):
+    """One re-execution of the modal; `index` in its list of trials."""
+
+    index: int
+    outcome: Outcome
+
+
+@dataclass
+class BlockExplained(Message):
+    """A worker has looked up the chain behind the findings at `seq`, and the life of `block`."""
+
+    seq: int
+    block: int | None
+    chain: Sequence[Row]
+    history: Sequence[Row]

@@ -1,0 +1,103 @@
+"""Text with roles: what presenters give to widgets, which alone know colours."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+OWNER_COLOURS = 10
+"""How many owners can be told apart by colour; their tags tell the rest."""
+
+
+class Span(NamedTuple):
+    """A piece of text and what it is: `text`, `dim`, `bad`, `owner3`, `owner3.fill`, ..."""
+
+    text: str
+    role: str = "text"
+
+
+Line = tuple[Span, ...]
+
+
+class Row(NamedTuple):
+    """A line of a list, and where a click on it leads."""
+
+    line: Line
+    seq: int | None = None
+    block: int | None = None
+    request: str | None = None
+
+
+def plain(line: Iterable[Span]) -> str:
+    return "".join(span.text for span in line)
+
+
+def joined(lines: Iterable[Line], gap: str = " ") -> Line:
+    """Lines after each other in one."""
+    out: list[Span] = []
+    for line in lines:
+        if out and line:
+            out.append(Span(gap))
+        out.extend(line)
+    return tuple(out)
+
+
+def wrapped(text: str, width: int, role: str = "text", indent: str = "") -> list[Line]:
+    """A paragraph as lines of at most `width` cells."""
+    room = max(width, len(indent) + 12)
+    lines = textwrap.wrap(
+        text, room, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return [(Span(line, role),) for line in lines]
+
+
+def fitted(line: Line, width: int) -> Line:
+    """A line cut to `width` cells, with an ellipsis where something was cut."""
+    if sum(len(span.text) for span in line) <= width:
+        return line
+    out: list[Span] = []
+    room = width
+    for span in line:
+        if len(span.text) <= room:
+            out.append(span)
+            room -= len(span.text)
+            continue
+        if room > 0:
+            out.append(Span(span.text[: room - 1] + "…", span.role))
+        elif out:
+            last = out.pop()
+            out.append(Span(last.text[:-1] + "…", last.role))
+        break
+    return tuple(out)
+
+
+def flowed(pieces: Sequence[Line], width: int, indent: str = "", gap: str = "  ") -> list[Line]:
+    """Pieces that don't break, laid out on as many lines as they need."""
+    lines: list[Line] = []
+    current: Line = ()
+    for piece in pieces:
+        candidate = joined((current, piece), gap) if current else (Span(indent), *piece)
+        if current and len(plain(candidate)) > width:
+            lines.append(current)
+            candidate = (Span(indent), *piece)
+        current = candidate
+    return [*lines, current] if current else lines
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`0-3 7`: ascending numbers with runs written short."""
+    parts: list[str] = []
+    start = 0
+    for i in range(1, len(numbers) + 1):
+        if i < len(numbers) and numbers[i] == numbers[i - 1] + 1:
+            continue
+        first, last = numbers[start], numbers[i - 1]
+        parts.append(str(first) if first == last else f"{first}-{last}")
+        start = i
+    return " ".join(parts)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 block`, `3 blocks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,60 @@
+"""Events by seq, a page at a time: what a list of a million rows reads from."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import cached_property
+
+from ..recorder.events import Envelope
+from ..replay.source import EventSource
+
+PAGE = 128
+"""Events read at once; a screen shows a part of one."""
+
+PAGES_KEPT = 64
+
+
+class Tape:
+    """Random access to the events of a source. A seq that was dropped has none."""
+
+    def __init__(self, source: EventSource) -> None:
+        self._source = source
+        self._pages: OrderedDict[int, dict[int, Envelope]] = OrderedDict()
+        self.last_seq = source.last_seq or 0
+
+    @cached_property
+    def widths(self) -> tuple[int, int]:
+        """Digits of the last seq and of its step."""
+        last = self.get(self.last_seq)
+        return len(str(self.last_seq)), len(str(last.step if last else 0))
+
+    def get(self, seq: int) -> Envelope | None:
+        """Raises UnreadableTrace at damage."""
+        return self._page(seq // PAGE).get(seq)
+
+    def next(self, seq: int) -> int | None:
+        """The seq of the event after `seq`; None at the end."""
+        if self.get(seq + 1) is not None:
+            return seq + 1
+        found = next(iter(self._source.envelopes(seq + 1)), None)
+        return None if found is None else found.seq
+
+    def previous(self, seq: int) -> int | None:
+        """The seq of the event before `seq`; None at the beginning."""
+        for page in range((seq - 1) // PAGE, -1, -1):
+            before = [known for known in self._page(page) if known < seq]
+            if before:
+                return before[-1]
+        return None
+
+    def _page(self, number: int) -> dict[int, Envelope]:
+        found = self._pages.get(number)
+        if found is None:
+            start = number * PAGE
+            found = {e.seq: e for e in self._source.envelopes(start, start + PAGE)}
+            self._pages[number] = found
+            if len(self._pages) > PAGES_KEPT:
+                self._pages.popitem(last=False)
+        else:
+            self._pages.move_to_end(number)
+        return found
