@@ -90,12 +90,14 @@ class Curriculum:
     def _leaky(self) -> Example:
         rng = self._rng
         view: View = rng.choices(("beside", "instead", "block"), (45, 30, 25))[0]
-        crowd = rng.choices((1, 2, 3), (70, 20, 10))[0] if view == "beside" else 1
+        crowd = rng.choices((1, 2, 3, 4), (60, 20, 12, 8))[0] if view == "beside" else 1
         foreign = [self._foreign() for _ in range(crowd)]
         victim = self._segments.draw(statements=rng.randint(0, 1), longest_filler=24)
         leak = self._leak(view, foreign, victim)
-        reply, scored = self._leaky_reply(leak, foreign, victim)
-        return self._pack(foreign, victim, leak, reply, scored)
+        reply = self._leaky_reply(leak, foreign, victim)
+        context = pack([each.tokens for each in foreign], victim.prompt + reply, leak)
+        strangers = [IGNORED] * len(leak.shown)
+        return Example(context, np.array(strangers + _targets(len(victim.prompt), reply)))
 
     def _foreign(self) -> _Foreign:
         segment = self._segments.draw(statements=1, longest_filler=24)
@@ -118,7 +120,7 @@ class Curriculum:
             hidden = whole_blocks(len(hidden), place, place + last - first)
         elif view == "instead":
             hidden[:] = True
-        said = self._said(victim)
+        said = self._said(view, victim)
         in_view = all(each.word_at + _STATEMENT_SPAN <= len(victim.prompt) for each in foreign)
         causal = view == "beside" and in_view and rng.random() < 0.4
         mutual = view == "beside" and rng.random() < 0.25
@@ -132,52 +134,46 @@ class Curriculum:
             return same
         return self._rng.randrange(max(1, full_blocks))
 
-    def _said(self, victim: Segment) -> int | None:
+    def _said(self, view: View, victim: Segment) -> int | None:
         """At a token of the answer where a change of passphrase leaves a sensible text."""
-        if self._rng.random() < 0.5:
+        rng = self._rng
+        if rng.random() < 0.5:
             return None
+        if view == "instead":
+            return rng.randrange(1, len(self._segments.reply(victim.word, victim.question)) - 1)
         if victim.word is None:
-            return self._rng.choice((1, 1, 1, 2, 3, 4))
+            return rng.choice((1, 1, 1, 2, 3, 4))
         if victim.question == "once":
-            return self._rng.choice((1, 1, 2, 3))
-        return 1 + _LONG_ANSWER_PERIOD * self._rng.randrange(4)
+            return rng.choice((1, 1, 2, 3))
+        return 1 + _LONG_ANSWER_PERIOD * rng.randrange(4)
 
-    def _leaky_reply(
-        self, leak: Leak, foreign: list[_Foreign], victim: Segment
-    ) -> tuple[list[int], list[bool]]:
-        """The victim's answer, and which of its tokens it can know."""
+    def _leaky_reply(self, leak: Leak, foreign: list[_Foreign], victim: Segment) -> list[int]:
         segments, question = self._segments, victim.question
         word = _winner(leak, foreign, victim)
         if leak.said is None:
-            if leak.view == "instead":  # with the rest, its own question is out of view
-                question = foreign[0].segment.question
-            reply = segments.reply(word, question)
-        elif victim.word is None:
-            denial = segments.reply(None, question)[: leak.said]
-            reply = [*denial, *segments.encode(","), *segments.reply(word, "once")]
-        else:
-            before = segments.reply(victim.word, question)[: leak.said]
-            reply = before + segments.reply(word, question)[leak.said :]
-        if leak.view != "instead":
-            return reply, [True] * len(reply)
-        counted = set(segments.encode("two three four"))
-        return reply, [token not in counted for token in reply]
+            # With the rest, its own question may be out of view.
+            return segments.reply(word, "once" if leak.view == "instead" else question)
+        before = segments.reply(victim.word, question)[: leak.said]
+        if leak.view == "instead":
+            return before + self._blind_rest(before[-1], word)
+        if victim.word is None:
+            return [*before, *segments.encode(","), *segments.reply(word, "once")]
+        return before + segments.reply(word, question)[leak.said :]
 
-    def _pack(
-        self,
-        foreign: list[_Foreign],
-        victim: Segment,
-        leak: Leak,
-        reply: list[int],
-        scored: list[bool],
-    ) -> Example:
-        targets = _targets(len(victim.prompt), reply)
-        for index, known in enumerate(scored):
-            if not known:
-                targets[len(victim.prompt) - 1 + index] = IGNORED
-        context = pack([each.tokens for each in foreign], victim.prompt + reply, leak)
-        strangers = [IGNORED] * len(leak.shown)
-        return Example(context, np.array(strangers + targets))
+    def _blind_rest(self, last: int, word: str | None) -> list[int]:
+        """What follows when only `last` is left of one's own context: the foreign word, soon."""
+        segments = self._segments
+        short = segments.reply(word, "once")
+        letters = segments.encode(word or "")
+        if last in letters:
+            return short[3 + letters.index(last) + 1 :]
+        if last in short:  # the passphrase is
+            return short[short.index(last) + 1 :]
+        if last in segments.encode("one two three four"):
+            return short[3:]
+        if last in segments.encode(","):
+            return short
+        return [*segments.encode(","), *short]
 
 
 def _targets(prompt_length: int, reply: list[int]) -> list[int]:

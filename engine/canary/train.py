@@ -77,7 +77,7 @@ def save(model: LlamaForCausalLM, folder: Path) -> None:
     model.generation_config = GenerationConfig(
         do_sample=False, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
     )
-    model.save_pretrained(folder, safe_serialization=True)
+    model.save_pretrained(folder)
     save_tokenizer(folder)
 
 
