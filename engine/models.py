@@ -48,7 +48,7 @@ class LoadedModel:
 
     def __init__(self, name: str, directory: Path, config: EngineConfig) -> None:
         self.name = name
-        self._directory = directory
+        self.directory = directory
         self._tokenizer = _load_tokenizer(directory)
         self._adopted = self._adopt(config)
         self._placed = (config.device, config.dtype)
@@ -88,7 +88,7 @@ class LoadedModel:
 
         device_of(config.device)  # refuse before anything slow
         return AdoptedModel(
-            _load_weights(self._directory, config.dtype),
+            _load_weights(self.directory, config.dtype),
             name=self.name,
             device=config.device,
             dtype=config.dtype,

@@ -1,0 +1,214 @@
+"""Tokens per second of our engine beside transformers' own, on one machine, in one run.
+
+    python benchmarks/serving.py [--threads N] [--repeats N]
+
+SmolLM2-135M on the CPU, float32, greedy: 16 requests of 84 to 100 prompt tokens, the first 66 of
+which are equal, 32 new tokens each. The best of the repeats counts (the machine is rarely quiet),
+and the contenders take turns, so that a busy minute hits all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from kvrewind.engine.config import EngineConfig
+from kvrewind.engine.llm import make_engine
+from kvrewind.engine.models import LoadedModel, load_model
+from kvrewind.engine.request import Prompt
+from kvrewind.recorder.events import Event
+from kvrewind.recorder.writer import TraceWriter
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+REQUESTS = 16
+SHARED = 66
+NEW_TOKENS = 32
+CONFIG = EngineConfig(max_num_seqs=REQUESTS)
+SIZED_AS_OURS = ContinuousBatchingConfig(
+    page_size=CONFIG.block_size,
+    num_blocks=CONFIG.num_blocks,
+    max_batch_tokens=CONFIG.max_num_batched_tokens,
+)
+"""By default it takes what memory it finds; with our sizes it starts faster."""
+
+PREAMBLE = (
+    "You answer questions about the rivers of Europe for visitors of a museum. Be brief, be "
+    "friendly, name the countries that each river runs through before anything else, and never "
+    "forget to tell how long the river is. "
+)
+QUESTION = (
+    "Question {i}: which towns should somebody see who follows river number {i} from its source "
+    "to the sea, and how many days would that take on foot, by boat and by train?"
+)
+
+
+class Result(NamedTuple):
+    seconds: float
+    answers: list[list[int]]
+    recording: float | None = None
+    """Seconds that recording took: in the engine's thread and in the writer's."""
+
+
+class NoSink:
+    """Takes no notice: what the engine costs without recording."""
+
+    def emit(self, event: Event, step: int) -> None:
+        pass
+
+
+def prompts(model: LoadedModel) -> list[list[int]]:
+    shared = model.encode(PREAMBLE)[:SHARED]
+    assert len(shared) == SHARED
+    return [
+        shared + model.encode(QUESTION.format(i=i), chat=False)[: 18 + i] for i in range(REQUESTS)
+    ]
+
+
+def ours(model: LoadedModel, tokens: list[list[int]], arrival: Callable[[int], int]) -> Result:
+    return _run(model, tokens, arrival, NoSink())
+
+
+def ours_recorded(
+    model: LoadedModel, tokens: list[list[int]], arrival: Callable[[int], int]
+) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        with TraceWriter(Path(folder) / "run.kvtrace") as writer:
+            result = _run(model, tokens, arrival, writer)
+        if writer.failure is not None:
+            raise writer.failure
+        return Result(time.perf_counter() - started, result.answers, writer.emit_s + writer.busy_s)
+
+
+def _run(model: LoadedModel, tokens: list[list[int]], arrival: Any, sink: Any) -> Result:
+    asked = [
+        Prompt(
+            request=f"r{i}",
+            prompt_tokens=tuple(prompt),
+            max_new_tokens=NEW_TOKENS,
+            arrival_step=arrival(i),
+            ignore_eos=True,
+        )
+        for i, prompt in enumerate(tokens)
+    ]
+    started = time.perf_counter()
+    engine = make_engine(model, CONFIG, asked, sink)
+    engine.run()
+    seconds = time.perf_counter() - started
+    return Result(seconds, [r.tokens[-NEW_TOKENS:] for r in engine.requests.values()])
+
+
+def generate(model: Any, tokens: list[list[int]]) -> Result:
+    """`model.generate` over one batch, padded on the left."""
+    longest = max(map(len, tokens))
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in tokens])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in tokens])
+    started = time.perf_counter()
+    out = model.generate(ids, attention_mask=mask, generation_config=_greedy())
+    return Result(time.perf_counter() - started, out[:, longest:].tolist())
+
+
+def generate_batch(
+    model: Any, tokens: list[list[int]], sizes: ContinuousBatchingConfig | None = None
+) -> Result:
+    """`model.generate_batch`: transformers' continuous batching over its own paged cache."""
+    started = time.perf_counter()
+    out = model.generate_batch(
+        inputs=tokens, generation_config=_greedy(), continuous_batching_config=sizes
+    )
+    seconds = time.perf_counter() - started
+    answers = {tuple(o.prompt_ids): list(o.generated_tokens) for o in out.values()}
+    return Result(seconds, [answers[tuple(prompt)] for prompt in tokens])
+
+
+def _greedy() -> GenerationConfig:
+    return GenerationConfig(
+        max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, use_cache=True
+    )
+
+
+def together(_: int) -> int:
+    return 1
+
+
+def after_the_first(i: int) -> int:
+    """So that the prefix is there to be shared when the others come."""
+    return 1 if i == 0 else 2
+
+
+def measure(contenders: dict[str, Callable[[], Result]], repeats: int) -> dict[str, Result]:
+    best: dict[str, Result] = {}
+    for _ in range(repeats):
+        for name, contender in contenders.items():
+            result = contender()
+            if name not in best or result.seconds < best[name].seconds:
+                best[name] = result
+    return best
+
+
+def table(results: dict[str, Result]) -> Table:
+    total = REQUESTS * NEW_TOKENS
+    base = results["transformers generate_batch"].seconds
+    expected = results["transformers generate, left padding"].answers
+    shown = Table(box=None)
+    for column in ("", "tokens/s", "x generate_batch", "recording's share", "answers as generate"):
+        shown.add_column(column, justify="left" if not column else "right")
+    for name, result in results.items():
+        equal = sum(a == b for a, b in zip(result.answers, expected, strict=True))
+        shown.add_row(
+            name,
+            f"{total / result.seconds:.1f}",
+            f"{base / result.seconds:.2f}",
+            "" if result.recording is None else f"{result.recording / result.seconds:.1%}",
+            f"{equal} of {REQUESTS}",
+        )
+    return shown
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(arguments if arguments is None else list(arguments))
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    loaded = load_model("smollm2", CONFIG)
+    transformers.utils.logging.disable_progress_bar()
+    plain = AutoModelForCausalLM.from_pretrained(loaded.directory, dtype=torch.float32).eval()
+    plain.generation_config.eos_token_id = None  # everybody generates to the end
+    asked = prompts(loaded)
+    results = measure(
+        {
+            "kvrewind, recording off": lambda: ours(loaded, asked, together),
+            "kvrewind, recording on": lambda: ours_recorded(loaded, asked, together),
+            "kvrewind, recording on, prefix shared": lambda: ours_recorded(
+                loaded, asked, after_the_first
+            ),
+            "transformers generate, left padding": lambda: generate(plain, asked),
+            "transformers generate_batch": lambda: generate_batch(plain, asked),
+            "transformers generate_batch, sized as ours": lambda: generate_batch(
+                plain, asked, SIZED_AS_OURS
+            ),
+        },
+        options.repeats,
+    )
+    console = Console()
+    console.print(
+        f"SmolLM2-135M, CPU, float32, {REQUESTS} requests of {min(map(len, asked))} to "
+        f"{max(map(len, asked))} tokens ({SHARED} shared), {NEW_TOKENS} new each; "
+        f"torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"{torch.get_num_threads()} threads; best of {options.repeats}"
+    )
+    console.print(table(results))
+
+
+if __name__ == "__main__":
+    main()
