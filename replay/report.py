@@ -56,10 +56,10 @@ def render(
     report: Report,
     events: Timeline | EventSource | MemorySink | Sequence[Envelope],
     width: int = WIDTH,
-) -> list[Text]:
-    """The report as lines of at most `width` columns (names and tokens may be longer).
+) -> Text:
+    """The whole report, in lines of at most `width` columns (a long name may go beyond).
 
-    A timeline that exists already spares folding the trace again.
+    A timeline that exists already spares folding the trace again. `.plain` is the bare text.
     """
     timeline = events if isinstance(events, Timeline) else Timeline(events)
     found = incidents(report)
@@ -69,7 +69,7 @@ def render(
         lines += [*incident_lines(timeline, incident, report, pieces, width), Text()]
     lines += _others(found, report, width)
     lines += _summary(report, timeline.source, width)
-    return lines
+    return Text("\n").join(lines)
 
 
 def incident_lines(

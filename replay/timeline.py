@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ..recorder.errors import NoSuchPosition
 from ..recorder.events import Envelope
@@ -20,7 +21,7 @@ from .reducer import apply
 from .source import EventSource, source_of
 from .state import State
 
-WARMED_AT_A_TIME = 1_024
+WARMED_AT_A_TIME = 256
 """Events that `warming` folds before it lets others in."""
 
 
@@ -34,6 +35,7 @@ class Timeline:
 
     def __init__(self, events: EventSource | MemorySink | Sequence[Envelope]) -> None:
         self.source = source_of(events)
+        self._entry = threading.Lock()
         self._lock = threading.Lock()
         self._coarse = Frames()
         self._fine = Frames()
@@ -55,7 +57,7 @@ class Timeline:
 
         Raises NoSuchPosition outside the trace.
         """
-        with self._lock:
+        with self._turn():
             self._require(seq)
             self._seek(seq)
             return self._cursor.copy()
@@ -67,7 +69,7 @@ class Timeline:
         """
         state = State()
         while True:
-            with self._lock:
+            with self._turn():
                 last = self._coarse.last
                 if last is not None and (state.seq is None or (last.seq or 0) > state.seq):
                     state = last.copy()
@@ -161,6 +163,17 @@ class Timeline:
         return steps[index - 1].first_seq if index else None
 
     # --- how --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Whoever waits for the lock holds the entry, so that `warming` can't take the lock again
+        before them, as a thread that has just let it go would."""
+        with self._entry:
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _require(self, seq: int) -> None:
         if self._last_seq is None or seq > self._last_seq:

@@ -29,7 +29,7 @@ NAMES = [fault.name for fault in FAULTS]
 
 def lines_of(*faults: str) -> list[str]:
     events = recorded(*faults)
-    return [line.plain for line in render(check(events), events)]
+    return render(check(events), events).plain.splitlines()
 
 
 def after(label: str, lines: list[str]) -> str:
@@ -135,7 +135,7 @@ def test_a_mask_that_shows_too_much_is_blamed_with_whose_slot_it_shows() -> None
 def test_many_findings_take_one_line_each_and_the_rest_is_counted() -> None:
     events = recorded("mask-batch-index")
     report = check(events)
-    lines = [line.plain for line in render(report, events)]
+    lines = render(report, events).plain.splitlines()
     head = next(i for i, line in enumerate(lines) if " other findings (" in line)
     count = int(lines[head].split()[0])
     assert count == len(report.findings) - 2
@@ -149,7 +149,7 @@ def test_a_clean_run_is_told_in_one_line() -> None:
 
 def test_what_was_not_recorded_is_listed() -> None:
     missing = tuple(f"event kind {i} is not logged" for i in range(9))
-    lines = [line.plain for line in render(Report("incomplete", (), missing), recorded()[:50])]
+    lines = render(Report("incomplete", (), missing), recorded()[:50]).plain.splitlines()
     assert lines[0] == "incomplete: 0 findings in 50 events"
     assert after("missing", lines).startswith(missing[0])
     assert lines[-1].strip() == "and 3 more"
@@ -160,7 +160,7 @@ def test_a_broken_rule_that_nobody_read_through_is_a_violation() -> None:
         check="ref-count", fault_class="F06", root=True, position="1:9", seq=9, culprit_seq=9,
         block=1, explanation="block 1 has 2 holders and counts 1",
     )  # fmt: skip
-    lines = [line.plain for line in render(Report("violated", (finding,)), recorded())]
+    lines = render(Report("violated", (finding,)), recorded()).plain.splitlines()
     assert lines[1].startswith("violated: block 1 has 2 holders and counts 1")
     assert after("SEEN at", lines) == "1:9 by ref-count"
     assert "event 9, step 1 (1:9): block 1 has 2 holders and counts 1" in after("ALLOWED by", lines)
@@ -171,7 +171,7 @@ def test_a_difference_without_a_culprit_says_so() -> None:
         check="digest", fault_class="F20", root=True, position="3:90", seq=90, culprit_seq=None,
         explanation="block 1 changed without a write",
     )  # fmt: skip
-    lines = [line.plain for line in render(Report("unexplained", (finding,)), recorded())]
+    lines = render(Report("unexplained", (finding,)), recorded()).plain.splitlines()
     assert lines[1].startswith("unexplained: block 1 changed")
     assert after("ALLOWED by", lines).startswith("no event that was logged")
 
@@ -180,15 +180,15 @@ def test_a_difference_without_a_culprit_says_so() -> None:
 @given(traces())
 def test_whatever_the_events_there_is_a_report(events: list[Envelope]) -> None:
     report = check(events)
-    lines = [line.plain for line in render(report, events)]
+    lines = render(report, events).plain.splitlines()
     assert any(line.startswith(f"{report.verdict}: ") for line in lines)
     assert sum(line.startswith("=====") for line in lines) == len(report.roots)
 
 
 def test_a_narrow_terminal_gets_narrow_lines() -> None:
     events = recorded("key-length-only")
-    lines = render(check(events), events, width=70)
-    assert max(len(line.plain) for line in lines if "[+]" not in line.plain) <= 70
+    lines = render(check(events), events, width=70).plain.splitlines()
+    assert max(len(line) for line in lines if "[+]" not in line) <= 70
 
 
 def test_a_trace_file_gives_the_same_report(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_trace_file_gives_the_same_report(tmp_path: Path) -> None:
         writer.write_envelopes(events)
     with TraceReader(tmp_path / "run.kvtrace") as reader:
         report = check(reader.envelopes())
-        lines = [line.plain for line in render(report, Timeline(reader))]
+        lines = render(report, Timeline(reader)).plain.splitlines()
     assert lines == lines_of("free-while-shared")
 
 

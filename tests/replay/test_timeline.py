@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -174,6 +175,17 @@ def test_questions_between_the_slices_of_warming_are_answered() -> None:
         for reached in moments.warming():
             for seq in (LAST - reached, reached):
                 assert moments.state_at(seq).summary() == fold(RUN[: seq + 1]).summary()
+
+
+def test_a_worker_may_warm_while_others_ask() -> None:
+    with short_intervals():
+        moments = Timeline(RUN)
+        worker = threading.Thread(target=moments.warm, args=(lambda seq, last: None,))
+        worker.start()
+        for seq in (LAST, 3, LAST // 2, 400, 20, 401, LAST):
+            assert plain(moments.state_at(seq)) == folded(RUN, seq)
+        worker.join()
+        assert plain(moments.state_at(LAST - 1)) == folded(RUN, LAST - 1)
 
 
 def test_a_dropped_span_has_the_state_before_it() -> None:
