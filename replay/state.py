@@ -185,9 +185,9 @@ class State:
         """The sliding window of a KV group, in tokens."""
         groups = self.header.groups if self.header else []
         number = group or 0
-        entry: Any = groups[number] if number < len(groups) else None
+        entry: Any = groups[number] if 0 <= number < len(groups) else None
         window = entry.get("window") if isinstance(entry, dict) else None
-        return window if isinstance(window, int) else None
+        return window if isinstance(window, int) and window > 0 else None
 
     def epoch_of(self, request: str | None) -> Epoch:
         """The epoch in which this request computes now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...recorder.events import Envelope, SlotsWritten
 from .base import Culprit, Rule, Violation, culprit_of
-from .case import Case
+from .case import Case, Subject
 from .rows import Row, StepRows
 
 
@@ -28,6 +28,7 @@ class Address(Rule):
                 self._judge_row(case, step, row, size)
 
     def _judge_row(self, case: Case, step: StepRows, row: Row, size: int) -> None:
+        reported: Violation | None = None
         for j, (true, slot) in enumerate(zip(row.queries, row.slots, strict=False)):
             right = row.slot_at(true, size)
             if slot in (-1, right) or right is None:
@@ -35,11 +36,14 @@ class Address(Rule):
             given = row.positions[j] if j < len(row.positions) else true
             if given != true and slot == row.slot_at(given, size):
                 continue
-            self._report(
+            misplaced = misplaced_subject(row.group, str(row.request), true)
+            if reported is not None:
+                case.causes.setdefault(misplaced, reported)
+                continue
+            reported = self._report(
                 case, step.step, row.build.seq, row.culprit("slots"), row.group, str(row.request),
                 slot, right, size, row.number, row.start + j, true,
             )  # fmt: skip
-            return
 
     def after(self, envelope: Envelope, case: Case) -> None:
         """What was written, against the mapping that the device was given."""
@@ -78,10 +82,10 @@ class Address(Rule):
         row: int | None,
         query: int | None,
         position: int,
-    ) -> None:
+    ) -> Violation:
         holders = case.state.pool(group).block(slot // size).holders
         others = [h.request for h in holders if h.request != request]
-        case.report(
+        return case.report(
             Violation(
                 check=self.slug,
                 fault_class=self.fault_class,
@@ -103,4 +107,10 @@ class Address(Rule):
                 source=request if others else None,
             ),
             ("address", group, step, request),
+            misplaced_subject(group, request, position),
         )
+
+
+def misplaced_subject(group: int, request: str, position: int) -> Subject:
+    """A token that went elsewhere, and so is not where it is read."""
+    return ("misplaced", group, request, position)

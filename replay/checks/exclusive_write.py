@@ -9,6 +9,7 @@ computed itself (xLLM 1984).
 from __future__ import annotations
 
 from ...recorder.events import BlockCopied, Envelope, SlotsWritten
+from ..writes import Write
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
 from .contents import SlotProblem
@@ -28,6 +29,8 @@ class ExclusiveWrite(Rule):
         self._writers: dict[tuple[int, int, int], str] = {}
         self._copies: dict[tuple[int, int, int], Culprit] = {}
         self._awaited: dict[tuple[int, int, int], Violation] = {}
+        self._announced: dict[tuple[int, int, int], Violation] = {}
+        """(step, group, slot) -> a wrong write that a mapping announces: its event is to come."""
 
     def before(self, envelope: Envelope, case: Case) -> None:
         event = envelope.event
@@ -44,10 +47,55 @@ class ExclusiveWrite(Rule):
             self._written(envelope, event, case)
 
     def read(self, step: StepRows, case: Case) -> None:
+        self._judge_mapped(step, case)
         for row in step.live():
             for problem in row.problems:
                 if problem.cause is None:
                     self._judge_copy_read(case, step, row, problem)
+
+    def _judge_mapped(self, step: StepRows, case: Case) -> None:
+        """What the slot mappings will write into shared blocks, since rows read it now."""
+        opened = case.step_rows(step.step)
+        for (group, slot), writes in opened.mapped.items() if opened else ():
+            live = [w for w in writes if w.request is not None]
+            writers = {str(w.request) for w in live}
+            block = slot // case.state.pool(group).block_size
+            is_shared = opened is not None and opened.holders[group, block] > 1
+            if len(writers) < 2 and not is_shared:
+                continue
+            violation = self._wrong_write(step, case, group, block, slot, live)
+            if violation is not None:
+                self._announced[step.step, group, slot] = violation
+
+    def _wrong_write(
+        self, step: StepRows, case: Case, group: int, block: int, slot: int, writes: list[Write]
+    ) -> Violation | None:
+        pool = case.state.pool(group)
+        first, last = str(writes[0].request), str(writes[-1].request)
+        if not writes or block in pool.sentinels:
+            return None
+        if self._is_explained(step.step, case, group, block, last, first):
+            return None
+        if first == last and (
+            len(pool.block(block).holders) < 2
+            or self._is_exempt(case, group, block, slot, writes[0].token)
+        ):
+            return None
+        victim = first if first != last else _other_holder(case, group, block, last)
+        builder = next(row for row in step.live() if row.request == last)
+        violation = self._violation(
+            "written-in-place", builder.culprit("slots"), builder.build.seq, step.step,
+            f"{last} wrote slot {slot} of block {block}, which {victim} uses too",
+            block=block, slot=slot, victim=victim, source=last,
+        )  # fmt: skip
+        generation = pool.block(block).generation
+        return case.report(violation, exclusive_subject(group, block, generation))
+
+    def _is_exempt(self, case: Case, group: int, block: int, slot: int, token: int | None) -> bool:
+        """The first write of the slot in this generation, with what the block is keyed for."""
+        offset = slot % case.state.pool(group).block_size
+        is_first = not case.state.is_written(group, slot)
+        return is_first and _is_keyed_for(case, group, block, offset, token)
 
     def _written(self, envelope: Envelope, event: SlotsWritten, case: Case) -> None:
         group = event.group or 0
@@ -58,6 +106,9 @@ class ExclusiveWrite(Rule):
             if slot < 0 or request is None or pool.block_size < 1:
                 continue
             block = slot // pool.block_size
+            announced = self._announced.pop((envelope.step, group, slot), None)
+            if announced is not None and announced.culprit.kind == "InputsBuilt":
+                announced.culprit = culprit_of(envelope, announced.source)
             self._one_writer(envelope, case, group, block, slot, request)
             if block not in shared:
                 shared[block] = case.holders_when_written(group, block, slot, envelope.step) > 1
@@ -262,6 +313,11 @@ def exclusive_subject(group: int, block: int, generation: int) -> Subject:
 
 def copy_subject(group: int, block: int, generation: int) -> Subject:
     return ("copy", group, block, generation)
+
+
+def _other_holder(case: Case, group: int, block: int, request: str) -> str | None:
+    holders = case.state.pool(group).block(block).holders
+    return next((h.request for h in holders if h.request != request), None)
 
 
 def _is_keyed_for(case: Case, group: int, block: int, offset: int, token: int | None) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ...recorder.events import BlockCopied, BlockFreed, BlockShared, Envelope, SlotsWritten
 from ..writes import Write
+from .address import misplaced_subject
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
 from .contents import SlotProblem, hold_of, judge_write
@@ -191,6 +192,7 @@ def cause_of(case: Case, row: Row, problem: SlotProblem) -> Violation | None:
         subjects += [
             ("entry", row.group, row.request, index, block),
             ("share", row.group, row.request, index, block, generation),
+            misplaced_subject(row.group, str(row.request), problem.position),
         ]
     if write is not None:
         subjects += [

@@ -22,6 +22,7 @@ from ..writes import Write
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Hold, Subject
 from .context import Mismatch
+from .exclusive_write import exclusive_subject
 from .ref_count import subject as block_subject
 from .rows import StepRows
 
@@ -59,7 +60,7 @@ class Identity(Rule):
         for row in step.live():
             for problem in row.problems:
                 hold, write, mismatch = problem.hold, problem.write, problem.mismatch
-                if hold is None or not hold.is_share or write is None or mismatch is None:
+                if hold is None or hold.key is None or write is None or mismatch is None:
                     continue
                 if write.kind in ("copy", "transfer"):
                     continue
@@ -206,7 +207,8 @@ class Identity(Rule):
 
     def _is_explained(self, case: Case, group: int, share: Subject, block: int) -> bool:
         generation = case.state.pool(group).block(block).generation
-        return case.cause(share, block_subject(group, block, generation)) is not None
+        name = (group, block, generation)
+        return case.cause(share, block_subject(*name), exclusive_subject(*name)) is not None
 
     def _report(
         self,

@@ -6,6 +6,7 @@ What lies in a slot before that is what an earlier owner left (nano-vllm 213).
 
 from __future__ import annotations
 
+from .address import misplaced_subject
 from .base import Rule, Violation
 from .case import Case, Subject
 from .exclusive_write import copy_subject
@@ -39,6 +40,7 @@ class UnwrittenRead(Rule):
                 ("length", row.group, row.request, step.step),
                 ("entry", row.group, row.request, index, problem.block),
                 ("share", row.group, row.request, index, problem.block, problem.generation),
+                misplaced_subject(row.group, str(row.request), problem.position),
                 block_subject(*name),
                 copy_subject(*name),
             )
