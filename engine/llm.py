@@ -77,6 +77,7 @@ def make_engine(
     runner: Runner | None = None,
     policy: Policy | None = None,
     header: RunStarted | None = None,
+    define_pieces: bool = True,
 ) -> Engine:
     """An engine with its prompts handed in, ready to `run`.
 
@@ -87,7 +88,7 @@ def make_engine(
         runner or model.runner(config),
         sink,
         policy=policy or policy_of(config),
-        pieces=model.piece,
+        pieces=model.piece if define_pieces else None,
         header=header,
     )
     engine.add(prompts)

@@ -49,7 +49,7 @@ class Content:
 
 def key_of(*parts: object) -> str:
     """A key: 16 bytes of blake2b over the unambiguous (msgpack) encoding of its parts, in hex."""
-    return blake2b(msgpack.packb(parts), digest_size=16).hexdigest()
+    return blake2b(msgpack.packb(parts) or b"", digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,8 @@ def _spec(where: str, given: dict[str, Any], name: str) -> PromptSpec:
     _check_types(where, given)
     if "prompt_tokens" in given:
         given["prompt_tokens"] = tuple(given["prompt_tokens"])
-    return PromptSpec(**({"request": name} | given))
+    fields: dict[str, Any] = {"request": name} | given
+    return PromptSpec(**fields)
 
 
 def _check_types(where: str, given: dict[str, Any]) -> None:

@@ -82,9 +82,10 @@ class Scheduler:
         return tuple(rows)
 
     def publish(self, row: Row) -> None:
-        """After the pass: the row's blocks that are now full enter the prefix index."""
+        """After the pass: the blocks that the row filled enter the prefix index."""
         if self.config.prefix_cache:
-            for index in range(row.seq_len // self.config.block_size):
+            size = self.config.block_size
+            for index in range(row.computed // size, row.seq_len // size):
                 self.pool.publish(row.request, index, self.content(row.request, index))
 
     def finish(self, request: Request, reason: FinishReason) -> None:

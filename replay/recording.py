@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from ..engine.config import EngineConfig
 from ..engine.request import Prompt
 from ..recorder.errors import BadInput
-from ..recorder.events import AbortRequested, Envelope, RequestAdded, RunStarted, TokensSampled
+from ..recorder.events import (
+    AbortRequested,
+    Envelope,
+    PiecesDefined,
+    RequestAdded,
+    RunStarted,
+    TokensSampled,
+)
 
 OUR_ENGINE = "kvrewind"
 
@@ -26,6 +33,8 @@ class Recording:
     prompts: tuple[Prompt, ...]
     sampled: dict[str, tuple[int, ...]]
     steps: int
+    has_pieces: bool
+    """Whether the trace spells its tokens; a redacted one doesn't."""
 
     @classmethod
     def of(cls, envelopes: Iterable[Envelope]) -> Recording:
@@ -35,11 +44,14 @@ class Recording:
         aborts: dict[str, int] = {}
         sampled: dict[str, list[int]] = {}
         steps = 0
+        has_pieces = False
         for envelope in envelopes:
             steps = max(steps, envelope.step)
             match envelope.event:
                 case RunStarted() as event:
                     header = event
+                case PiecesDefined():
+                    has_pieces = True
                 case RequestAdded() as event:
                     added[event.request] = (envelope.step, event)
                 case AbortRequested() as event:
@@ -62,6 +74,7 @@ class Recording:
             ),
             sampled={name: tuple(tokens) for name, tokens in sampled.items()},
             steps=steps,
+            has_pieces=has_pieces,
         )
 
 

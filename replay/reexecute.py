@@ -20,7 +20,11 @@ from ..recorder.memory import MemorySink
 from .recording import NotReexecutable, Recording
 
 PATIENCE = 4
-"""A re-execution ends after this many times the recorded steps: faulty runs can livelock."""
+"""A re-execution ends after this many times the recorded steps: faulty runs can livelock.
+
+Or, where that is more, this many times the recorded tokens: one request at a time needs a step
+for each, however few steps the batch took.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,17 @@ class Reexecutor:
             runner=Forced(runner, self.recording.sampled) if force_tokens else runner,
             policy=policy,
             header=self._header(config, runner),
+            define_pieces=self.recording.has_pieces,
         )
         try:
-            engine.run(max_steps=PATIENCE * max(self.recording.steps, 1))
+            engine.run(max_steps=self._step_limit())
         except DidNotFinish:
             return Rerun(sink.envelopes, finished=False)
         return Rerun(sink.envelopes, finished=True)
+
+    def _step_limit(self) -> int:
+        sampled = sum(len(tokens) for tokens in self.recording.sampled.values())
+        return PATIENCE * max(self.recording.steps, sampled, 1)
 
     def _prompts(self, only: str | None):
         if only is None:
