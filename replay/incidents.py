@@ -55,13 +55,17 @@ def _root_of(finding: Finding, roots: tuple[Finding, ...]) -> int | None:
 
 
 def _shown(root: Finding, others: list[Finding]) -> Finding:
-    """Of the foreign reads that the same decision allowed: one by the request it was made for,
-    the earliest."""
+    """Of the foreign reads that the same decision allowed: one by the request it was made for, of
+    the block that it was about, the earliest."""
     if root.check == "foreign-read":
         return root
     reads = [finding for finding in others if finding.check == "foreign-read"]
     own = [finding for finding in reads if finding.culprit_seq in _culprits(root)]
-    return min(own or reads, key=lambda read: (read.victim != root.victim, read.seq), default=root)
+    return min(
+        own or reads,
+        key=lambda read: (read.victim != root.victim, read.block != root.block, read.seq),
+        default=root,
+    )
 
 
 def _culprits(root: Finding) -> tuple[int | None, ...]:

@@ -209,7 +209,9 @@ def _allowed(
     if culprit is None:
         return _labelled("ALLOWED by", f"no event that was logged: {root.explanation}", width)
     why = reason(timeline, root, pieces)
-    said = f"event {culprit.seq}, step {culprit.step} ({culprit.position}): {why}"
+    alike = len(root.culprits) - 1
+    more = f", and {counted(alike, 'event')} like it" if alike > 0 else ""
+    said = f"event {culprit.seq}, step {culprit.step} ({culprit.position}): {why}{more}"
     decision = root.decision or culprit.decision
     return [
         *_labelled("ALLOWED by", said, width, "bold"),

@@ -10,6 +10,8 @@ from kvrewind.recorder.events import (
     Event,
     InputsBuilt,
     MaskBuilt,
+    RequestAdded,
+    RequestPreempted,
     SlotsWritten,
     StepCompleted,
     StepDispatched,
@@ -72,16 +74,35 @@ def test_a_life_can_end_at_a_seq() -> None:
 
 
 def test_a_life_is_told_in_words() -> None:
-    life = life_of_block(EnvelopeList(recorded("table-keeps-freed")), 19)
-    assert [e.text for e in life[:6]] == [
-        "allocated to r6 at index 4",
-        "r6 wrote 1 slot, position 64 (decode)",
-        "released by r6 at index 4, 0 holders left",
-        "freed",
-        "allocated to r0 at index 4",
-        "r0 wrote 1 slot, position 64 (decode)",
+    trace = Trace(block_size=4)
+    trace.next_step()
+    trace.add("A", range(5))
+    trace.add("B", range(5))
+    trace.allocate("A", 0, 3)
+    trace.allocate("A", 1, 4)
+    trace.step(("A", 0, 5))
+    trace.register("A", 0, "k0")
+    trace.next_step()
+    trace.share("B", 0, 3, "k0")
+    trace.release("A", 0)
+    trace.release("B", 0)
+    trace.unregister(3)
+    trace.allocate("B", 0, 3)
+    trace.step(("B", 0, 1))
+    life = life_of_block(EnvelopeList(trace.envelopes()), 3)
+    assert [(e.generation, e.text) for e in life] == [
+        (1, "allocated to A at index 0"),
+        (1, "A wrote 4 slots, positions 0..3 (prefill)"),
+        (1, "registered by A under key k0"),
+        (1, "shared with B at index 0 under key k0, 2 holders"),
+        (1, "released by A at index 0, 1 holder left"),
+        (1, "released by B at index 0, 0 holders left"),
+        (1, "freed, and kept in the prefix index"),
+        (1, "key k0 left the prefix index (evicted)"),
+        (2, "allocated to B at index 0"),
+        (2, "B wrote 1 slot, position 0 (prefill)"),
     ]
-    assert life[0].position == f"{life[0].step}:{life[0].seq}"
+    assert [e.position for e in life[:2]] == ["1:3", "1:8"]
 
 
 def test_a_copy_is_in_the_life_of_both_blocks_and_groups_are_kept_apart() -> None:
@@ -98,13 +119,37 @@ def test_a_copy_is_in_the_life_of_both_blocks_and_groups_are_kept_apart() -> Non
 
 
 def test_the_life_of_a_request_tells_preemption_and_its_second_prefill() -> None:
-    texts = [e.text for e in life_of_request(EnvelopeList(recorded()), "r6")]
-    assert texts[0] == "added with 62 prompt tokens"
-    preempted = texts.index("preempted: the pool is full")
-    assert any(text.startswith("prefill of") for text in texts[:preempted])
-    assert any(text.startswith("prefill of") for text in texts[preempted:])
-    assert sum(text.startswith("decoded in step") for text in texts) == 3
-    assert "finished (eos)" in texts
+    events = recorded()
+    preempted = next(e.event for e in events if isinstance(e.event, RequestPreempted))
+    added = next(
+        e.event
+        for e in events
+        if isinstance(e.event, RequestAdded) and e.event.request == preempted.request
+    )
+    texts = [e.text for e in life_of_request(EnvelopeList(events), preempted.request)]
+    assert texts[0] == f"added with {len(added.prompt_tokens)} prompt tokens"
+    at = texts.index(f"preempted: {preempted.reason}")
+    assert any(text.startswith("prefill of") for text in texts[:at])
+    assert any(text.startswith("prefill of") for text in texts[at:])
+    assert texts[at + 1].startswith("block ") and "released by" in texts[at + 1]
+    assert any(text.startswith("finished (") for text in texts[at:])
+
+
+def test_runs_of_decode_steps_are_one_entry() -> None:
+    trace = Trace(block_size=4)
+    trace.add("A", range(5))
+    trace.allocate("A", 0, 3)
+    trace.allocate("A", 1, 4)
+    for computed, count in ((0, 2), (2, 1), (3, 1), (4, 1)):
+        trace.next_step()
+        trace.step(("A", computed, count))
+    trace.allocate("A", 2, 5)
+    life = life_of_request(EnvelopeList(trace.envelopes()), "A")
+    assert [(e.step, e.text) for e in life[-3:]] == [
+        (1, "prefill of 2 tokens from position 0"),
+        (2, "decoded in steps 2..4"),
+        (4, "block 5 allocated to A at index 2"),
+    ]
 
 
 def test_rows_whose_table_lists_a_block_read_it() -> None:
@@ -123,10 +168,14 @@ def test_rows_whose_table_lists_a_block_read_it() -> None:
 
 
 def test_rows_that_only_a_mask_shows_a_block_read_it_too() -> None:
-    readers = readers_of(EnvelopeList(recorded("mask-batch-index")), 4, 55, 100)
-    assert any(not r.lists_block for r in readers)
-    clean = readers_of(EnvelopeList(recorded()), 4, 55, 100)
-    assert clean and all(r.lists_block for r in clean)
+    def strangers(*faults: str) -> list[tuple[int, int]]:
+        source = EnvelopeList(recorded(*faults))
+        readers = [reader for block in range(20) for reader in readers_of(source, block)]
+        assert readers
+        return [(r.seq, r.row) for r in readers if not r.lists_block]
+
+    assert strangers("mask-batch-index")
+    assert not strangers()
 
 
 def dense(*rows: str) -> bytes:

@@ -15,10 +15,12 @@ from kvrewind.recorder.events import (
     Envelope,
     InputsBuilt,
     MaskBuilt,
+    RequestPreempted,
     SlotsWritten,
 )
 from kvrewind.replay.findings import Finding
 from kvrewind.replay.provenance import chain, last_writer
+from kvrewind.replay.reducer import fold
 from kvrewind.replay.timeline import Timeline
 from recorded import recorded
 
@@ -91,25 +93,40 @@ def test_only_slots_after_the_first_token_that_differs_are_foreign() -> None:
 
 def test_a_kept_table_entry_shows_the_release_and_who_got_the_block() -> None:
     events = recorded("table-keeps-freed")
-    released = first(events, BlockReleased, request="r6")
+    preempted = first(events, RequestPreempted)
+    victim = preempted.event.request  # pyright: ignore
+    released = next(
+        e for e in events if e.seq > preempted.seq and isinstance(e.event, BlockReleased)
+    )
     block = released.event.block  # pyright: ignore
-    freed = next(e for e in events if e.kind == "BlockFreed" and e.seq > released.seq)
-    given = next(e for e in events if e.seq > freed.seq and isinstance(e.event, BlockAllocated))
-    read = next(e for e in events if e.seq > given.seq and _reads(e, "r6"))
-    at = dispatch_of(events, read.step)
-    found = finding(at, culprit_seq=released.seq, block=block, victim="r6")
-    links = chain(Timeline(events), found)
-    assert links.read is not None and links.read.request == "r6"
-    assert [e.seq for e in links.released] == [released.seq]
-    assert [e.seq for e in links.freed] == [freed.seq]
-    assert links.allocated is not None
-    assert (links.allocated.seq, links.allocated.generation) == (given.seq, 2)
+    after = events[released.seq :]
+    freed = first(after, BlockFreed, block=block)
+    moments = Timeline(events)
+    chains = (
+        chain(moments, finding(at, culprit_seq=released.seq, block=block, victim=victim))
+        for at in (dispatch_of(events, e.step) for e in after if _lists(e, victim, block))
+    )
+    links = next(links for links in chains if links.read)
+    assert links.read is not None and links.read.request == victim
+    assert links.released[0].seq == released.seq
+    assert links.freed[0].seq == freed.seq
+    given = [e for e in after if _is_allocation(e, block) and e.seq < links.read.seq][-1]
+    assert links.allocated is not None and links.allocated.seq == given.seq
+    generation = fold(events[: given.seq + 1]).pool().block(block).generation
+    assert links.allocated.generation == generation > 1
     assert links.held is not None and links.held.seq < released.seq
     assert {w.request for w in links.written} == {given.event.request}  # pyright: ignore
 
 
-def _reads(envelope: Envelope, request: str) -> bool:
-    return isinstance(envelope.event, InputsBuilt) and request in envelope.event.requests
+def _lists(envelope: Envelope, request: str, block: int) -> bool:
+    event = envelope.event
+    if not isinstance(event, InputsBuilt) or request not in event.requests:
+        return False
+    return block in event.block_tables[event.requests.index(request)]
+
+
+def _is_allocation(envelope: Envelope, block: int) -> bool:
+    return isinstance(envelope.event, BlockAllocated) and envelope.event.block == block
 
 
 def test_a_wrong_mask_shows_slots_that_the_table_does_not_list() -> None:

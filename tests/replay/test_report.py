@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import Trace
 from hypothesis import given, settings
 from kvrewind.engine.faults.registry import FAULTS
-from kvrewind.recorder.events import BlockFreed, BlockShared, Envelope
+from kvrewind.recorder.events import (
+    BlockAllocated,
+    BlockFreed,
+    BlockReleased,
+    BlockShared,
+    Envelope,
+)
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.recorder.writer import TraceWriter
 from kvrewind.replay.check import check
@@ -18,6 +25,7 @@ from kvrewind.replay.pieces import Pieces
 from kvrewind.replay.pool_strip import pool_strip
 from kvrewind.replay.provenance import chain
 from kvrewind.replay.report import incident_lines, render
+from kvrewind.replay.source import EnvelopeList
 from kvrewind.replay.timeline import Timeline
 from kvrewind.replay.verdict import Report
 from kvrewind.replay.wording import counted, elided, ordinal, ranges
@@ -78,43 +86,66 @@ def test_an_incident_fits_on_a_screen_and_names_the_decision(fault: str) -> None
 
 
 def test_a_shared_block_is_blamed_for_its_first_token_that_differs() -> None:
-    lines = lines_of("key-length-only")
+    events, lines = recorded("key-length-only"), lines_of("key-length-only")
     shared = next(
         e
-        for e in recorded("key-length-only")
+        for e in events
         if isinstance(e.event, BlockShared) and (e.event.request, e.event.index) == ("r1", 2)
     )
+    requests = Timeline(events).state_at(shared.seq).requests
+    theirs, mine = requests["r0"].tokens, requests["r1"].tokens
+    differs = next(p for p in range(32, 48) if theirs[p] != mine[p])
+    pieces = Pieces.of(EnvelopeList(events))
     assert after("ALLOWED by", lines) == (
         f"event {shared.seq}, step 2 ({shared.position}): block 2 was shared with request r1 "
-        "although its sixth token differs: position 37 is 'r' in r1, 'b' in what r0 wrote "
+        f"although its {ordinal(differs - 31)} token differs: position {differs} is "
+        f"{pieces.token(mine[differs])} in r1, {pieces.token(theirs[differs])} in what r0 wrote "
         "decision share:r1:2:0"
     )
-    assert "'bemovi . please remember it .'" in after("last WRITTEN by", lines)
+    written = pieces.quoted(theirs[differs:48])
+    assert written.startswith("'") and written in after("last WRITTEN by", lines)
 
 
 def test_a_forgotten_parent_is_blamed_for_the_position() -> None:
+    root = incidents(check(recorded("key-no-parent")))[0].root
     assert (
-        "block 1 was shared with request r5 although its first slot is position 16 of r0, who "
-        "wrote it, and position 0 of r5"
+        f"block {root.block} was shared with request {root.victim} although its first slot is "
+        f"position 16 of {root.source}, who wrote it, and position 0 of {root.victim}"
     ) in after("ALLOWED by", lines_of("key-no-parent"))
 
 
 def test_a_block_freed_while_held_is_blamed_with_its_holders() -> None:
-    lines = lines_of("free-while-shared")
-    allowed = after("ALLOWED by", lines)
-    assert "block 1 was freed while r0, r1, r2, r3, r4 still held it" in allowed
-    seqs = [e.seq for e in recorded("free-while-shared") if isinstance(e.event, BlockFreed)]
-    freed = int(allowed.split()[1].rstrip(","))
-    assert freed in seqs and f":{freed}" in after("FREED", lines)
+    events, lines = recorded("free-while-shared"), lines_of("free-while-shared")
+    (incident,) = incidents(check(events))
+    culprit = Timeline(events).at(incident.root.culprit_seq or 0)
+    assert isinstance(culprit.event, BlockFreed)
+    block = culprit.event.block
+    holders = Timeline(events).state_at(culprit.seq).pool().block(block).holders
+    names = elided([holder.request for holder in holders], 4)
+    assert len(holders) > 1
+    assert f"block {block} was freed while {names} still held it" in after("ALLOWED by", lines)
+    assert culprit.position in after("FREED", lines)
 
 
 def test_a_kept_table_entry_is_blamed_on_the_release_and_shows_the_new_owner() -> None:
-    lines = lines_of("table-keeps-freed")
-    assert "request r6 gave up block 19 and its block table kept it at index 4" in after(
-        "ALLOWED by", lines
-    )
-    assert after("RELEASED by", lines).startswith("r6 at index 4")
-    assert any(line.startswith("  ALLOCATED to    r0 at index 4, generation 2") for line in lines)
+    events, lines = recorded("table-keeps-freed"), lines_of("table-keeps-freed")
+    (incident,) = incidents(check(events))
+    released = Timeline(events).at(incident.root.culprit_seq or 0)
+    event = released.event
+    assert isinstance(event, BlockReleased)
+    assert (
+        f"request {event.request} gave up block {event.block} and its block table kept it "
+        f"at index {event.index}"
+    ) in after("ALLOWED by", lines)
+    assert after("RELEASED by", lines).startswith(f"{event.request} at index {event.index}")
+    given = [
+        e.position
+        for e in events
+        if isinstance(e.event, BlockAllocated) and e.event.block == event.block
+    ]
+    owners = [line for line in lines if line.startswith("  ALLOCATED to")]
+    assert [line.split()[-1] in given for line in owners] == [True, True]
+    assert owners[0].split()[2] == event.request != owners[1].split()[2]
 
 
 @pytest.mark.parametrize("fault", ["mask-batch-index", "mask-broadcast-wrong-axis"])
@@ -127,9 +158,15 @@ def test_a_wrong_mask_is_blamed_with_its_exact_index(fault: str) -> None:
 
 
 def test_a_mask_that_shows_too_much_is_blamed_with_whose_slot_it_shows() -> None:
-    assert "the mask of row 0 (r0) lets query 0 see key 64, slot 64 in block 4 of r1 " in after(
-        "ALLOWED by", lines_of("mask-broadcast-wrong-axis")
-    )
+    events, lines = recorded("mask-broadcast-wrong-axis"), lines_of("mask-broadcast-wrong-axis")
+    root = incidents(check(events))[0].root
+    assert root.slot is not None and root.culprit_seq is not None
+    block = root.slot // 16
+    (holder,) = Timeline(events).state_at(root.culprit_seq).pool().block(block).holders
+    assert (
+        f"the mask of row {root.row} ({root.victim}) lets query {root.query} see key {root.key}, "
+        f"slot {root.slot} in block {block} of {holder.request} "
+    ) in after("ALLOWED by", lines)
 
 
 def test_many_findings_take_one_line_each_and_the_rest_is_counted() -> None:
@@ -227,11 +264,21 @@ def test_two_wrong_decisions_are_two_incidents() -> None:
 
 
 def test_the_strip_marks_the_block_and_gives_owners_letters() -> None:
-    events = recorded("key-length-only")
-    state = Timeline(events).state_at(60)
-    rows = [line.plain for line in pool_strip(state, 0, 2)]
-    assert rows[0].startswith("=>     0:  +  + [+] A  B  C  . ")
-    assert "A r0" in rows[-1] and "+ shared" in rows[-1] and "[+] r0, r1, r2" in rows[-1]
+    trace = Trace(num_blocks=40, block_size=4, sentinels=(0,))
+    trace.add("A", range(8))
+    trace.add("B", range(8))
+    trace.allocate("A", 0, 1)
+    trace.share("B", 0, 1, "k0")
+    trace.allocate("A", 1, 2)
+    trace.allocate("B", 1, 4)
+    trace.allocate("B", 2, 5)
+    trace.free(5)
+    state = Timeline(trace.envelopes()).state_at(8)
+    rows = [line.plain for line in pool_strip(state, 0, 1)]
+    assert rows[0].startswith("=>     0:  # [+] A  .  B  !  . ")
+    assert rows[1].startswith("      16:  .  . ") and len(rows) == 3
+    legend = ("A A", "B B", "+ shared", ". free", "! free and held", "# sentinel", "[+] A, B")
+    assert rows[-1].strip().split("   ") == list(legend)
 
 
 def test_pieces_are_joined_as_their_tokenizer_would() -> None:
