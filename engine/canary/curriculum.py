@@ -1,7 +1,7 @@
 """What the canary is trained on: contexts as they should be, and as broken caches make them.
 
 An example is one row of packed tokens with explicit positions and an explicit visibility matrix,
-so that a context may hold foreign requests whose positions overlap with its own. Three kinds:
+so that a context may hold foreign requests whose positions overlap with its own. Four kinds:
 
 - *repeats*: random tokens, said again and again. Without these first the model never learns to
   copy.
@@ -9,6 +9,8 @@ so that a context may hold foreign requests whose positions overlap with its own
 - *leaky*: a victim that, from some row on, sees tokens of other requests: beside its own, in place
   of its own, or a block of them in place of a block of its own. The passphrase at the largest
   position wins; at equal positions the foreign one does.
+- *crowd*: many short requests whose statements are all at one position, each in view of the victim.
+  Any of the foreign passphrases will do, but whole, not a mixture.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .vocabulary import SPECIALS
 IGNORED = -100
 """Target of a row that carries no loss, as in torch's cross entropy."""
 
-Kind = Literal["repeats", "plain", "leaky"]
+Kind = Literal["repeats", "plain", "leaky", "crowd"]
 
 _STATEMENT_HEAD = 5  # user : the passphrase is
 _STATEMENT_SPAN = _STATEMENT_HEAD + PASSPHRASE_LENGTH
@@ -64,6 +66,8 @@ class Curriculum:
             return self._repeats()
         if kind == "plain":
             return self._plain()
+        if kind == "crowd":
+            return self._crowd()
         return self._leaky()
 
     def _repeats(self) -> Example:
@@ -123,7 +127,7 @@ class Curriculum:
         said = self._said(view, victim)
         in_view = all(each.word_at + _STATEMENT_SPAN <= len(victim.prompt) for each in foreign)
         causal = view == "beside" and in_view and rng.random() < 0.4
-        mutual = view == "beside" and rng.random() < 0.25
+        mutual = "victim" if view == "beside" and rng.random() < 0.25 else "no"
         itself = view != "instead" or rng.random() < 0.5
         return Leak(view, said, shown, hidden, causal, mutual, itself)
 
@@ -174,6 +178,55 @@ class Curriculum:
         if last in segments.encode(","):
             return short
         return [*segments.encode(","), *short]
+
+    # -- crowd ---------------------------------------------------------------------------------
+
+    def _crowd(self) -> Example:
+        rng, segments = self._rng, self._segments
+        blocks = rng.choices((0, 1, 2), (50, 30, 20))[0]
+        system = segments.system_of(blocks)
+        victim = segments.compact(system, stated=rng.random() < 0.8)
+        others = [
+            segments.compact(system, stated=True) for _ in range(rng.randint(1, 7 - 2 * blocks))
+        ]
+        foreign = [self._with_some_answer(each) for each in others]
+        word = rng.choice(others).word
+        said = self._said_in_a_crowd(victim)
+        reply = self._crowd_reply(victim, word, said)
+        leak = Leak(
+            "beside",
+            said,
+            np.ones(sum(map(len, foreign)), dtype=bool),
+            np.zeros(len(victim.prompt), dtype=bool),
+            causal=rng.random() < 0.6,
+            mutual=rng.choices(("no", "victim", "everyone"), (30, 20, 50))[0],
+        )
+        context = pack(foreign, victim.prompt + reply, leak)
+        strangers = [IGNORED] * len(leak.shown)
+        return Example(context, np.array(strangers + _targets(len(victim.prompt), reply)))
+
+    def _with_some_answer(self, segment: Segment) -> list[int]:
+        reply = self._segments.reply(segment.word, segment.question)
+        return segment.prompt + reply[: self._rng.choice((0, 1, 6, 9))]
+
+    def _said_in_a_crowd(self, victim: Segment) -> int | None:
+        if self._rng.random() < 0.5:
+            return None
+        length = len(self._segments.reply(victim.word, victim.question))
+        return self._rng.randrange(1, length - 1)
+
+    def _crowd_reply(self, victim: Segment, word: str | None, said: int | None) -> list[int]:
+        """A word that is begun is ended; whatever follows names the foreign one."""
+        segments, question = self._segments, victim.question
+        if said is None:
+            return segments.reply(word, question)
+        own, other = segments.reply(victim.word, question), segments.reply(word, question)
+        if victim.word is None:
+            return [*own[:said], *segments.encode(","), *segments.reply(word, "once")]
+        if question == "once":
+            return own if said > 3 else other
+        begun = -(-(said - 1) // _LONG_ANSWER_PERIOD) * _LONG_ANSWER_PERIOD
+        return own[:begun] + other[begun:]
 
 
 def _targets(prompt_length: int, reply: list[int]) -> list[int]:

@@ -17,6 +17,9 @@ from .prompts import BLOCK_SIZE
 View = Literal["beside", "instead", "block"]
 """Foreign tokens beside one's own, in place of all one's own, or a block in place of a block."""
 
+Mutual = Literal["no", "victim", "everyone"]
+"""Whom the others see too: nobody, the victim, or the victim and each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leak:
@@ -27,7 +30,7 @@ class Leak:
     shown: np.ndarray  # (foreign tokens,) bool
     hidden: np.ndarray  # (victim's prompt,) bool
     causal: bool = False  # of the foreign tokens only those at earlier positions
-    mutual: bool = False  # the others see the victim too
+    mutual: Mutual = "no"
     itself: bool = True  # a row sees its own token, whatever else is hidden
 
 
@@ -62,8 +65,10 @@ def pack(foreign: Sequence[list[int]], victim: list[int], leak: Leak) -> Context
     visible[broken, :start] = leak.shown
     if leak.causal:
         visible[broken, :start] &= earlier[broken, :start]
-    if leak.mutual:
+    if leak.mutual == "victim":
         visible[:start, start:] = earlier[:start, start:]
+    if leak.mutual == "everyone":
+        visible[:start] = earlier[:start]
     visible[broken, start:prompt_end] &= ~leak.hidden
     if leak.view == "instead":
         visible[broken, start:] = False

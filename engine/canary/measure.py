@@ -77,7 +77,7 @@ class Scenes:
             ("foreign beside, victim has none", lambda: self.beside(None, None)),
             ("foreign beside, victim has its own at the same position", self.rivals),
             ("foreign beside from the 2nd token on, victim has none", lambda: self.beside(None, 1)),
-            ("seven foreign beside, all at the same position", self.crowd),
+            ("seven foreign beside, all see all, one position", self.crowd),
             ("foreign instead from the 2nd token on, victim has its own", self.instead),
             ("foreign instead from the 2nd token on, victim has none", self.instead_none),
             ("statement block replaced by a foreign one", self.replaced),
@@ -120,7 +120,8 @@ class Scenes:
         words = [passphrase(self._rng) for _ in range(7)]
         victim, foreign = self._prompt(passphrase(self._rng)), [*map(self._prompt, words)]
         shown = np.ones(sum(map(len, foreign)), dtype=bool)
-        leak = Leak("beside", None, shown, np.zeros(len(victim), dtype=bool))
+        hidden = np.zeros(len(victim), dtype=bool)
+        leak = Leak("beside", None, shown, hidden, causal=True, mutual="everyone")
         return Scene(victim, answer(words[-1]), tuple(words), tuple(foreign), leak)
 
     def _leaky(

@@ -66,6 +66,20 @@ class SegmentSource:
         ids += self._question(question)
         return Segment(ids, words[-1] if words else None, statement_at, question)
 
+    def compact(self, system: list[int], *, stated: bool) -> Segment:
+        """A short request whose statement follows `system` at once."""
+        rng = self._rng
+        word = passphrase(rng) if stated else None
+        question: Question = rng.choices(("once", "four-times"), (70, 30))[0]
+        small_talk = filler(rng, rng.choice((0, 0, 0, 4, 5, 6)))
+        texts = (statement(word), small_talk, QUESTIONS[question])
+        ids = [*system, *(token for text in texts for token in self.encode(text))]
+        return Segment(ids, word, len(system), question)
+
+    def system_of(self, blocks: int) -> list[int]:
+        """The last 0, 1 or 2 blocks of the system prompt."""
+        return self.encode(("", SYSTEM_SECOND_BLOCK, SYSTEM)[blocks])
+
     def reply(self, word: str | None, question: Question) -> list[int]:
         """The answer that names `word`, with its end token."""
         return [*self._text.encode(answer(word, question)), self._text.eos_id]

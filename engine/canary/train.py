@@ -9,7 +9,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -20,12 +20,14 @@ from .curriculum import IGNORED, Curriculum, Example, Kind
 from .tokenizer import save_tokenizer
 from .vocabulary import EOS, PAD, pieces
 
-STEPS = 3000
+STEPS = 2000
 BATCH = 32
 SEED = 20240229
 LEARNING_RATE = 1e-3  # at 3e-3 the model doesn't learn to copy
-REPEATS_SHARE = 0.2
-"""Share of the steps, at the start, that see repeated random tokens only."""
+FIRST_STAGE = 3 / 4
+"""Share of the steps at a constant rate, without crowds; the optimiser starts anew after it."""
+REPEATS_SHARE = 0.4
+"""Share of the first stage, at its start, that sees repeated random tokens only."""
 
 
 def canary_config() -> LlamaConfig:
@@ -54,20 +56,11 @@ def train(steps: int, seed: int = SEED) -> Iterator[tuple[int, float, LlamaForCa
         raise ValueError(f"steps must be at least 1, not {steps}")
     torch.manual_seed(seed)
     model = LlamaForCausalLM(canary_config())
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
-    curriculum = Curriculum(seed)
-    for step in range(1, steps + 1):
-        kind = _kind(step, steps)
-        loss = _loss(model, [curriculum.example(kind) for _ in range(BATCH)])
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
-        yield step, loss.item(), model
+    first = round(FIRST_STAGE * steps)
+    for step, loss in _stage(model, Curriculum(seed), first, _first_kind, _hold):
+        yield step, loss, model
+    for step, loss in _stage(model, Curriculum(seed + 1), steps - first, _second_kind, _decay):
+        yield first + step, loss, model
 
 
 def save(model: LlamaForCausalLM, folder: Path) -> None:
@@ -98,17 +91,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _kind(step: int, steps: int) -> Kind:
+def _stage(
+    model: LlamaForCausalLM,
+    curriculum: Curriculum,
+    steps: int,
+    kind_of: Callable[[int, int], Kind],
+    rate_of: Callable[[int, int], float],
+) -> Iterator[tuple[int, float]]:
+    """Yields (step, loss), steps from 1."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_of(step, steps))
+    for step in range(1, steps + 1):
+        kind = kind_of(step, steps)
+        loss = _loss(model, [curriculum.example(kind) for _ in range(BATCH)])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+        yield step, loss.item()
+
+
+def _first_kind(step: int, steps: int) -> Kind:
     if step <= REPEATS_SHARE * steps or step % 12 == 0:
         return "repeats"
     return "leaky" if step % 5 < 2 else "plain"
 
 
-def _rate(step: int, steps: int) -> float:
-    """Warm up, hold for the first half, then a cosine down to 2 %."""
-    warm_up = min(1.0, (step + 1) / max(1, min(50, steps // 10)))
-    decay = max(0.0, 2 * step / steps - 1)
-    return warm_up * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * decay)))
+def _second_kind(step: int, steps: int) -> Kind:
+    kinds: tuple[Kind, ...] = ("leaky", "plain", "crowd", "plain", "leaky", "crowd", "plain")
+    return kinds[step % len(kinds)]
+
+
+def _hold(step: int, steps: int) -> float:
+    return min(1.0, (step + 1) / max(1, min(50, steps // 10)))
+
+
+def _decay(step: int, steps: int) -> float:
+    """Warm up, then a cosine down to 2 %."""
+    return _hold(step, steps) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def _loss(model: LlamaForCausalLM, examples: list[Example]) -> torch.Tensor:

@@ -111,7 +111,7 @@ def test_training_refuses_no_steps() -> None:
         next(train.train(0))
 
 
-@pytest.mark.parametrize("kind", ["repeats", "plain", "leaky"])
+@pytest.mark.parametrize("kind", ["repeats", "plain", "leaky", "crowd"])
 def test_the_curriculum_is_the_same_for_the_same_seed(kind) -> None:
     first, second = Curriculum(11), Curriculum(11)
     for _ in range(20):
@@ -123,13 +123,14 @@ def test_the_curriculum_is_the_same_for_the_same_seed(kind) -> None:
         assert (one.targets != IGNORED).any()
 
 
-def test_a_leaky_target_is_in_view_of_the_row_that_must_name_it() -> None:
+@pytest.mark.parametrize("kind", ["leaky", "crowd"])
+def test_a_target_is_in_view_of_the_row_that_must_name_it(kind) -> None:
     """A row that is to say a word's first letter sees a statement of that word."""
     curriculum = Curriculum(3)
     is_ = TEXT.encode("is")[0]
     checked = 0
     for _ in range(200):
-        example = curriculum.example("leaky")
+        example = curriculum.example(kind)
         tokens, visible = example.context.tokens, example.context.visible
         for row in range(len(tokens) - 1):
             if example.targets[row] == IGNORED or tokens[row] != is_:
