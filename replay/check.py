@@ -142,12 +142,10 @@ class Inspection:
         row.bad_entries = case.bad_entries.pop((row.build.seq, row.number), ())
         known = case.state.requests.get(request)
         row.ordinal = known.preemptions if known else 0
-        row.length_fault = length_fault(
-            row,
-            step.beside(row),
-            case.held_end(row.group, request),
-            case.state.pool(row.group).block_size,
-        )
+        if row.true_len not in (None, row.seq_len):
+            held = case.held_end(row.group, request)
+            size = case.state.pool(row.group).block_size
+            row.length_fault = length_fault(row, step.beside(row), held, size)
 
 
 def _hooks(rules: tuple[Rule, ...], name: str) -> Hooks:

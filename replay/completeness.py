@@ -33,6 +33,7 @@ class Completeness:
         self._with_rows: set[int] = set()
         self._steps: dict[type, set[int]] = {kind: set() for kind, _ in _NEEDED_WITH_ROWS}
         self._built: set[int] = set()
+        self._mapped: set[int] = set()
         self._without_tokens = 0
 
     def see(self, envelope: Envelope) -> None:
@@ -47,6 +48,8 @@ class Completeness:
                     self._with_rows.add(envelope.step)
             case InputsBuilt():
                 self._built.add(envelope.step)
+                if any(slot >= 0 for slot in event.slot_mapping):
+                    self._mapped.add(envelope.step)
                 if any(name is not None for name in event.requests):
                     self._with_rows.add(envelope.step)
             case SlotsWritten() if event.write not in ("copy", "transfer", "pad", "dummy"):
@@ -68,8 +71,14 @@ class Completeness:
             found.append(
                 f"{_steps(unbuilt)} had rows and no InputsBuilt: record what the device is given"
             )
+        last = max(self._steps[StepCompleted], default=0)
         for kind, what in _NEEDED_WITH_ROWS:
-            lacking = sorted((self._with_rows & self._built) - self._steps[kind])
+            needed = self._with_rows & self._built
+            if kind is SlotsWritten:
+                needed &= self._mapped
+            if kind is StepCompleted:
+                needed = {step for step in needed if step > last}
+            lacking = sorted(needed - self._steps[kind])
             if lacking:
                 found.append(f"{_steps(lacking)} had no {kind.__name__}: record {what}")
         if self._without_tokens:

@@ -42,7 +42,7 @@ class Address(Rule):
                 continue
             reported = self._report(
                 case, step.step, row.build.seq, row.culprit("slots"), row.group, str(row.request),
-                slot, right, size, row.number, row.start + j, true,
+                slot, right, size, row.number, true,
             )  # fmt: skip
 
     def after(self, envelope: Envelope, case: Case) -> None:
@@ -65,7 +65,7 @@ class Address(Rule):
             if right is not None:
                 self._report(
                     case, envelope.step, envelope.seq, culprit_of(envelope, request), group,
-                    request, slot, right, size, None, None, position,
+                    request, slot, right, size, None, position,
                 )  # fmt: skip
 
     def _report(
@@ -80,7 +80,6 @@ class Address(Rule):
         right: int,
         size: int,
         row: int | None,
-        query: int | None,
         position: int,
     ) -> Violation:
         holders = case.state.pool(group).block(slot // size).holders
@@ -100,7 +99,6 @@ class Address(Rule):
                 block=slot // size,
                 slot=slot,
                 row=row,
-                query=query,
                 expected=right,
                 actual=slot,
                 victim=others[0] if others else request,

@@ -244,25 +244,32 @@ class Case:
         """A step is dispatched: it writes its slot mappings, until the writes are logged."""
         opened = self.open_steps[step.step] = OpenStep(step)
         for row in step.rows:
-            size = self.state.pool(row.group).block_size
-            known = self.state.requests.get(row.request) if row.request else None
-            tokens = row.tokens or (None,) * row.query_len
-            for position, token, slot in zip(row.queries, tokens, row.slots, strict=False):
-                if slot < 0 or size < 1:
-                    continue
-                block = slot // size
-                write = Write(
-                    row.request, known.revision if known else 0, position, token, slot, step.seq,
-                    step.step, "mapped", self.state.pool(row.group).block(block).generation,
-                    self.state.epoch_of(row.request),
-                )  # fmt: skip
-                opened.mapped.setdefault((row.group, slot), []).append(write)
-                if row.request is not None:
-                    opened.by_token[row.group, row.request, position] = slot
-                holders = self.state.pool(row.group).block(block).holders
-                opened.holders[row.group, block] = len(holders)
-                self.dirty[row.group, block] = step.seq
+            if self.state.pool(row.group).block_size > 0:
+                self._map(opened, row)
         self.pending.update(opened.mapped)
+
+    def _map(self, opened: OpenStep, row: Row) -> None:
+        state, group, request = self.state, row.group, row.request
+        pool, seq, step = state.pool(group), opened.rows.seq, opened.rows.step
+        known = state.requests.get(request) if request is not None else None
+        revision, epoch = known.revision if known else 0, state.epoch_of(request)
+        tokens = row.tokens or (None,) * row.query_len
+        number, generation = -1, 0
+        for position, token, slot in zip(row.queries, tokens, row.slots, strict=False):
+            if slot < 0:
+                continue
+            if slot // pool.block_size != number:
+                number = slot // pool.block_size
+                block = pool.block(number)
+                generation = block.generation
+                opened.holders[group, number] = len(block.holders)
+                self.dirty[group, number] = seq
+            write = Write(
+                request, revision, position, token, slot, seq, step, "mapped", generation, epoch
+            )
+            opened.mapped.setdefault((group, slot), []).append(write)
+            if request is not None:
+                opened.by_token[group, request, position] = slot
 
     def _follow_hold(self, envelope: Envelope, event: BlockAllocated | BlockShared) -> None:
         group = event.group or 0
@@ -345,7 +352,7 @@ class Case:
             del self.pending[slot]
 
     def _forget(self) -> None:
-        self.has_dropped = True
+        self.has_dropped = self.context.has_dropped = True
         for known in (
             self.holds, self.held_tables, self.held_blocks, self.releases, self.dirty,
             self.proofs, self.open_steps, self.closed_steps, self.pending, self.causes,

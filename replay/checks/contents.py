@@ -48,13 +48,31 @@ def read_row(case: Case, row: Row) -> None:
         return
     span = visible_range(row, case.state, size)
     proved = case.proved_blocks(row)
-    first = max(span.start, proved * size)
-    for position in range(first, span.stop):
-        slot = row.slot_at(position, size)
-        if slot is not None:
-            row.problems.extend(problems_of(case, row, request, slot, position))
+    for index in range(max(span.start // size, proved), len(row.table)):
+        if row.table[index] >= 0:
+            inside = range(max(index * size, span.start), min((index + 1) * size, span.stop))
+            _read_block(case, row, request, index, inside)
     if not row.problems:
         _remember_proof(case, row, request, size, proved)
+
+
+def _read_block(case: Case, row: Row, request: str, index: int, positions: range) -> None:
+    """Most slots are the request's own, of this generation: only the others are looked into."""
+    pool, group, pending = case.state.pool(row.group), row.group, case.pending
+    number = row.table[index]
+    generation = pool.block(number).generation
+    shift = (number - index) * pool.block_size
+    slots, log = pool.slots, case.state.log
+    for position in positions:
+        slot = position + shift
+        if (group, slot) in pending:
+            writes = pending[group, slot]
+            write = writes[0] if len(writes) == 1 else None
+        else:
+            at = slots.get(slot)
+            write = None if at is None else log[at]
+        if write is None or write.request != request or write.generation != generation:
+            row.problems.extend(problems_of(case, row, request, slot, position))
 
 
 def problems_of(

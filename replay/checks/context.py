@@ -26,6 +26,8 @@ class ContextComparer:
     """Compares a write with a reader; remembers how far two requests' tokens agree."""
 
     def __init__(self) -> None:
+        self.has_dropped = False
+        """After a dropped span a writer may be unknown, and then nothing is held against it."""
         self._agreed: dict[tuple[str, int, str, int], tuple[int, int, int]] = {}
 
     def mismatch(
@@ -39,8 +41,10 @@ class ContextComparer:
             return Mismatch("position", position, write.position)
         theirs = state.requests.get(reader)
         mine = state.requests.get(write.request) if write.request is not None else None
-        if theirs is None or mine is None:
-            return None if theirs is None else Mismatch("tokens", reader, write.request)
+        if theirs is None or (mine is None and self.has_dropped):
+            return None
+        if mine is None:
+            return Mismatch("tokens", reader, write.request)
         return (
             self._tokens(write, mine, reader, theirs, position)
             or _for_whom(state, mine, theirs, position)

@@ -14,7 +14,8 @@ from .address import misplaced_subject
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
 from .contents import SlotProblem, hold_of, judge_write
-from .exclusive_write import copy_subject, exclusive_subject
+from .copies import copy_subject
+from .exclusive_write import exclusive_subject
 from .ref_count import subject as block_subject
 from .rows import Row, StepRows, visible_range
 from .unwritten_read import unwritten_subject
@@ -71,8 +72,8 @@ class ForeignRead(Rule):
             block=problem.block,
             slot=problem.slot,
             row=row.number,
-            query=row.start if problem.query is None else problem.query,
-            key=problem.position if problem.key is None else problem.key,
+            query=problem.query,
+            key=problem.key,
             victim=request,
             source=source,
             cause=cause,

@@ -96,6 +96,8 @@ def add_shown(case: Case, fault: MaskFault, cause: Violation) -> None:
         for problem in problems_of(case, shown.row, request, shown.slot, None):
             if problem.leaks_to(request):
                 shown.row.problems.append(_blamed(problem, shown, cause))
+                if cause.source is None and problem.write is not None:
+                    cause.source = problem.write.request
 
 
 def _blamed(problem: SlotProblem, shown: Shown, cause: Violation) -> SlotProblem:

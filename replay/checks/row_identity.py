@@ -199,14 +199,14 @@ class RowIdentity(Rule):
         opened = case.step_rows(envelope.step)
         if opened is None:
             return
-        rows: dict[int, Row] = {}
+        rows: dict[int, list[str | None]] = {}
         for row in opened.rows.rows:
-            rows.setdefault(row.number, row)
+            rows.setdefault(row.number, []).append(row.request)
         for request, token, number in zip(event.requests, event.tokens, event.rows, strict=False):
-            row = rows.get(number)
-            if row is not None and row.request == request:
+            found = rows.get(number, [None])
+            if request in found:
                 continue
-            source = row.request if row is not None else None
+            source = found[0]
             self._report(
                 case, "sample", culprit_of(envelope, request), envelope.seq, envelope.step,
                 f"token {token} of {request} was sampled from row {number}, which is {source}",

@@ -36,15 +36,12 @@ class Row:
     table: tuple[int, ...]
     true_computed: int | None
     true_count: int | None
+    group: int
     ordinal: int = 0
     """How often the request was preempted before."""
     bad_entries: tuple[BadEntry, ...] = ()
     problems: list[SlotProblem] = field(default_factory=list)
     length_fault: LengthFault | None = None
-
-    @property
-    def group(self) -> int:
-        return self.build.event.group or 0
 
     @property
     def computed(self) -> int:
@@ -141,6 +138,7 @@ def rows_of(build: Build, step: int, state: StepState) -> list[Row]:
                 event.block_tables[number] if number < len(event.block_tables) else (),
                 computed,
                 expected,
+                event.group or 0,
             )
         )
         start += max(count, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .address import misplaced_subject
 from .base import Rule, Violation
 from .case import Case, Subject
-from .exclusive_write import copy_subject
+from .copies import copy_subject
 from .ref_count import subject as block_subject
 from .rows import Row, StepRows
 
@@ -63,7 +63,6 @@ class UnwrittenRead(Rule):
                     block=problem.block,
                     slot=problem.slot,
                     row=row.number,
-                    query=row.start,
                     victim=row.request,
                     source=left if left != row.request else None,
                 ),
@@ -88,7 +87,6 @@ class UnwrittenRead(Rule):
                 block=None if slot is None else slot // size,
                 slot=slot,
                 row=row.number,
-                query=row.start,
                 expected=row.true_len,
                 actual=row.seq_len,
                 victim=row.request,
