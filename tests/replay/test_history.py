@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders import Row, Trace
 from kvrewind.recorder.events import (
@@ -208,6 +210,39 @@ def test_a_dense_mask_says_which_slots_are_seen(
     dispatch(trace, mask)
     readers = readers_of(EnvelopeList(trace.envelopes()), 3)
     assert {r.request: r.slots for r in readers} == seen
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "seen"),
+    [
+        # pool: a column per slot; A holds block 0, B block 1
+        ("pool", ("1000 0000", "1100 0000", "0010 1000"), {"A": (0, 1), "B": (2, 4)}),
+        # concatenated: A's two keys, then B's one
+        ("concatenated", ("100", "110", "011"), {"A": (0, 1), "B": (1, 4)}),
+        ("per_row", ("01", "01", "10"), {"A": (1,), "B": (4,)}),
+    ],
+)
+def test_each_row_has_its_own_part_of_a_dense_mask(
+    keys: str, rows: tuple[str, ...], seen: dict[str, tuple[int, ...]]
+) -> None:
+    trace = Trace(num_blocks=2, block_size=4)
+    trace.next_step()
+    for index, name in enumerate(("A", "B")):
+        trace.add(name, range(4))
+        trace.allocate(name, 0, index)
+    trace.build(Row("A", 0, 2), Row("B", 0, 1))
+    given: dict[str, Any] = {"keys": keys, "allowed": dense(*(r.replace(" ", "") for r in rows))}
+    mask = MaskBuilt(
+        form="dense", requests=("A", "B"), query_lens=(2, 1), meaning="bool_keep", dtype="bool",
+        applied="before_softmax", **given,
+    )  # fmt: skip
+    dispatch(trace, mask)
+    source = EnvelopeList(trace.envelopes())
+    found: dict[str | None, tuple[int, ...]] = {}
+    for block in (0, 1):
+        for reader in readers_of(source, block):
+            found[reader.request] = (*found.get(reader.request, ()), *reader.slots)
+    assert found == seen
 
 
 def test_a_window_hides_what_lies_before_it() -> None:
