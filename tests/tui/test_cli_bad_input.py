@@ -124,7 +124,7 @@ def test_a_bad_line_of_an_import_is_named_and_nothing_is_written(tmp_path: Path,
 
 
 def test_a_position_or_request_that_is_not_there(trace: Path, capsys) -> None:
-    assert "99:99999" in refused(capsys, "open", trace, "99:99999")
+    assert "no event 99999" in refused(capsys, "open", trace, "99:99999")
     assert "'nobody'" in refused(capsys, "replay", trace, "--only", "nobody")
 
 

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from ...recorder.reader import TraceReader
 from ...replay.check import check as check_events
 from ...replay.report import render
+from ...replay.selection import narrowed
 from ..console import out, print_json
 from ..options import Format
 from ..traces import read_all
@@ -46,9 +47,8 @@ def check(
         text, or json: one JSON value and nothing else.
     """
     with TraceReader(trace) as reader:
-        report = check_events(
-            read_all(reader), problems=reader.problems, only=only or None, skip=skip
-        )
+        found = check_events(read_all(reader), problems=reader.problems)
+        report = narrowed(found, only, skip)
         if format == "json":
             print_json(report.to_json())
         else:

@@ -51,6 +51,8 @@ def import_trace(
     envelopes = list(read_jsonl(source, str(file)))
     with TraceWriter(output, force=force) as writer:
         writer.write_envelopes(envelopes)
+    if writer.failure is not None:
+        raise writer.failure
     say(f"{output}: {len(envelopes)} events")
     return 0
 
@@ -83,12 +85,12 @@ def export_trace(
     with TraceReader(trace) as reader:
         for problem in reader.problems:
             say(f"{trace}: {problem}")
+        if output != STANDARD and output.exists() and not force:
+            raise OutputExists(output)
         say("note: the tokens of prompts and answers go out in clear")
         if output == STANDARD:
             write_jsonl(reader.envelopes(), sys.stdout)
             return 0
-        if output.exists() and not force:
-            raise OutputExists(output)
         try:
             with output.open("w", encoding="utf-8") as stream:
                 write_jsonl(reader.envelopes(), stream)

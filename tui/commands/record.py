@@ -50,7 +50,7 @@ def record(
     max_new_tokens: int = 32,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
-    switches: Switches = Switches(),  # noqa: B008 -- frozen
+    switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
     """Record a run of the paged-cache engine.
 
@@ -126,7 +126,7 @@ def record_run(
             raise
         seconds = time.perf_counter() - started
     if writer.failure is not None:
-        say(f"recording stopped early: {writer.failure}")
+        say(str(writer.failure))
     return Recorded(path, engine, seconds, writer.emit_s + writer.busy_s, writer.events)
 
 

@@ -33,7 +33,7 @@ def replay(
     model: str | None = None,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
-    switches: Switches = Switches(),  # noqa: B008 -- frozen
+    switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
     """Re-execute a recorded run, as it was or under other switches.
 
