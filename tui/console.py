@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
+WIDTH_OF_FILES = 100
+"""Columns for what goes into a file or a pipe; a terminal says its own."""
+
 
 def out() -> Console:
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(sys.stdout)
 
 
 def err() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    width = None if stream.isatty() else WIDTH_OF_FILES
+    return Console(file=stream, highlight=False, width=width)
 
 
 def say(text: str) -> None:
     """A remark that isn't data."""
-    err().print(text, markup=False)
+    err().print(text, markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -52,5 +52,6 @@ def check(
         if format == "json":
             print_json(report.to_json())
         else:
-            out().print(render(report, reader))
+            console = out()
+            console.print(render(report, reader, console.width))
     return report.exit_status

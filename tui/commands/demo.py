@@ -137,7 +137,7 @@ def _tell(
     console.print(_second_act(leak), markup=False)
     _act(3, f"kvrewind check {recorded.path}")
     with TraceReader(recorded.path) as reader:
-        console.print(render(report, reader))
+        console.print(render(report, reader, console.width))
     _act(4, f"kvrewind bisect {recorded.path}")
     console.print(notebook(found))
     _act(5, "the same workload without the fault")
