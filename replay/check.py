@@ -125,9 +125,10 @@ class Inspection:
         step = case.state.steps.get(number)
         if step is None or not step.builds or case.step_rows(number) is not None:
             return
-        rows = [r for build in active_builds(step.builds) for r in rows_of(build, number, step)]
-        rows = latest_rows(rows)
-        dispatched = StepRows(number, seq, rows, latest_masks(step.masks))
+        builds = active_builds(step.builds)
+        rows = latest_rows([row for build in builds for row in rows_of(build, number, step)])
+        scheduled = frozenset(step.scheduled.requests if step.scheduled else ())
+        dispatched = StepRows(number, seq, rows, latest_masks(step.masks, builds), scheduled)
         for row in dispatched.live():
             self._prepare(dispatched, row)
         case.open(dispatched)

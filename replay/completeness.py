@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ..recorder.events import (
+    BlockAllocated,
+    BlockShared,
     Envelope,
     InputsBuilt,
+    RequestAdded,
     RunEnded,
     RunStarted,
     SlotsWritten,
@@ -35,6 +38,8 @@ class Completeness:
         self._built: set[int] = set()
         self._mapped: set[int] = set()
         self._without_tokens = 0
+        self._added: set[str] = set()
+        self._strangers: set[str] = set()
 
     def see(self, envelope: Envelope) -> None:
         event, kind = envelope.event, type(envelope.event)
@@ -46,7 +51,11 @@ class Completeness:
             case StepScheduled():
                 if any(event.scheduled):
                     self._with_rows.add(envelope.step)
+            case RequestAdded():
+                self._added.add(event.request)
             case InputsBuilt():
+                names = {name for name in event.requests if name is not None}
+                self._strangers |= names - self._added
                 self._built.add(envelope.step)
                 if any(slot >= 0 for slot in event.slot_mapping):
                     self._mapped.add(envelope.step)
@@ -66,6 +75,13 @@ class Completeness:
             found.append("there is no RunStarted: record the pool's size and block size")
         if RunEnded not in self._seen:
             found.append("there is no RunEnded: the run was cut off, or record its end")
+        if self._strangers:
+            found.append(
+                f"{len(self._strangers)} requests, {min(self._strangers)} among them, have rows "
+                "and no RequestAdded: record requests with their tokens"
+            )
+        if self._with_rows & self._built and not self._seen & {BlockAllocated, BlockShared}:
+            found.append("there is no BlockAllocated: record which request holds which block")
         unbuilt = sorted(self._with_rows - self._built)
         if unbuilt:
             found.append(

@@ -23,15 +23,18 @@ class Address(Rule):
             known = case.state.requests.get(str(row.request))
             if row.has_wrong_count or known is None or known.is_finished:
                 continue
+            if case.cause(("row", row.group, row.request, step.step)):
+                continue
             size = case.state.pool(row.group).block_size
             if size > 0:
                 self._judge_row(case, step, row, size)
 
     def _judge_row(self, case: Case, step: StepRows, row: Row, size: int) -> None:
         reported: Violation | None = None
+        bad = {entry.at for entry in row.bad_entries}
         for j, (true, slot) in enumerate(zip(row.queries, row.slots, strict=False)):
             right = row.slot_at(true, size)
-            if slot in (-1, right) or right is None:
+            if slot in (-1, right) or right is None or true // size in bad:
                 continue
             given = row.positions[j] if j < len(row.positions) else true
             if given != true and slot == row.slot_at(given, size):

@@ -101,6 +101,7 @@ class Case:
         """(seq of the build, row) -> what was wrong with its table when it was built."""
         self.has_dropped = False
         self.registrations = 0
+        self.allocations = 0
 
     # Blame.
 
@@ -272,6 +273,7 @@ class Case:
                 opened.by_token[group, request, position] = slot
 
     def _follow_hold(self, envelope: Envelope, event: BlockAllocated | BlockShared) -> None:
+        self.allocations += 1
         group = event.group or 0
         block = self.state.pool(group).block(event.block)
         if isinstance(event, BlockAllocated):

@@ -124,6 +124,8 @@ def judge_write(
     It may when it holds the block, the two are linked by a share of this generation (or the slot
     was copied or loaded for it), and the context of the token is the same.
     """
+    if not case.allocations and write.request is not None:
+        return True, None  # who holds what is not told: nothing can be held against a reader
     if hold is None or write.request is None:
         return False, None
     size = case.state.pool(group).block_size

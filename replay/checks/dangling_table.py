@@ -77,6 +77,7 @@ class DanglingTable(Rule):
                 victim=row.request,
             ),
             ("entry", row.group, row.request, index, block),
+            ("length", row.group, row.request, step.step),
         )
         for bad in row.bad_entries:
             if bad.kind == "past-end":

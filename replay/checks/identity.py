@@ -169,7 +169,9 @@ class Identity(Rule):
         if not indices or indices[0] == 0:
             return ()
         before = case.hold(group, event.request, indices[0] - 1)
-        return case.state.pool(group).block(before.block).keys if before else ()
+        if before is None or case.cause(share_subject(group, event.request, before)):
+            return ()
+        return case.state.pool(group).block(before.block).keys
 
     def _loaded(self, envelope: Envelope, event: TransferStarted, case: Case) -> None:
         pool = case.state.pool()

@@ -38,12 +38,14 @@ class RefCount(Rule):
     def __init__(self) -> None:
         self._zeroed: dict[tuple[int, int], Culprit] = {}
         self._finished: dict[str, Culprit] = {}
+        self._was_queued = False
 
     def before(self, envelope: Envelope, case: Case) -> None:
         """A count that reached zero must have been freed by now."""
         event = envelope.event
         if isinstance(event, BlockAllocated | BlockShared):
             self._judge_unfreed(envelope, case, event.group or 0, event.block)
+            self._was_queued = event.block in case.state.pool(event.group).free
 
     def after(self, envelope: Envelope, case: Case) -> None:
         event = envelope.event
@@ -74,6 +76,8 @@ class RefCount(Rule):
             return
         before = subject(group, event.block, prior.generation)
         after = subject(group, event.block, prior.generation + 1)
+        if self._was_queued:
+            self._blame_earlier_free(case, group, event.block, prior.generation)
         owner = prior.holders[-1].request
         self._report(
             case, envelope, culprit_of(envelope), "allocated-while-held",
@@ -81,6 +85,14 @@ class RefCount(Rule):
             before, after, block=event.block, victim=owner, source=event.request,
             expected=0, actual=len(prior.holders),
         )  # fmt: skip
+
+    def _blame_earlier_free(self, case: Case, group: int, block: int, generation: int) -> None:
+        """A held block that still waits in the queue was freed once too often, maybe long ago."""
+        for earlier in range(generation - 1, -1, -1):
+            known = case.cause(subject(group, block, earlier))
+            if known is not None:
+                case.causes.setdefault(subject(group, block, generation), known)
+                return
 
     def _shared(self, envelope: Envelope, event: BlockShared, case: Case) -> None:
         group = event.group or 0

@@ -71,8 +71,16 @@ class RowIdentity(Rule):
         self._judge_tokens(case, step, row, others)
 
     def _is_out_of_place(self, case: Case, step: StepRows, row: Row) -> bool:
-        """The request stands in two rows of one build: one of them is another's."""
+        """The request stands in two rows of one build, or in the row of one that was scheduled."""
         names = Counter(r.request for r in step.live() if r.build is row.build)
+        scheduled = step.scheduled
+        absent = sorted(scheduled - {str(r.request) for r in step.live()})
+        if absent and scheduled and row.request not in scheduled:
+            self._report_row(
+                case, step, row, "requests", absent[0], row.request,
+                f"{row.request} was not scheduled and has a row, {absent[0]} was and has none",
+            )  # fmt: skip
+            return True
         if names[row.request] < 2:
             return False
         self._report_row(
@@ -212,7 +220,7 @@ class RowIdentity(Rule):
                 f"token {token} of {request} was sampled from row {number}, which is {source}",
                 ("sample", envelope.seq, request),
                 row=number, victim=request, source=source, expected=request, actual=source,
-            ).shows_foreign_data = True  # fmt: skip
+            ).shows_foreign_data = number in rows  # fmt: skip
 
     def _report(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ...recorder.decision import DecisionId
-from ...recorder.events import Scalar
+from ...recorder.events import Rows, Scalar
 from ..state import Build, BuiltMask, State, StepState
 from .base import Culprit
 
@@ -107,6 +107,7 @@ class StepRows:
     seq: int
     rows: list[Row]
     masks: dict[int, list[BuiltMask]]
+    scheduled: frozenset[str] = frozenset()
     mask_faults: list[MaskFault] = field(default_factory=list)
 
     def live(self) -> list[Row]:
@@ -161,14 +162,22 @@ def latest_rows(rows: list[Row]) -> list[Row]:
     ]
 
 
-def latest_masks(masks: tuple[BuiltMask, ...]) -> dict[int, list[BuiltMask]]:
-    """Per group the last mask of each set of layers."""
+def latest_masks(masks: tuple[BuiltMask, ...], builds: list[Build]) -> dict[int, list[BuiltMask]]:
+    """Per group and build the last mask of each set of layers.
+
+    A mask whose requests are no build's belongs to one that was replaced, unless it is the last.
+    """
     last: dict[tuple[int, tuple[int, ...] | None], BuiltMask] = {}
+    of_build: dict[tuple[int, tuple[int, ...] | None, Rows], BuiltMask] = {}
+    built = {(build.event.group or 0, build.event.requests) for build in builds}
     for mask in masks:
-        last[mask.event.group or 0, mask.event.layers] = mask
+        group, event = mask.event.group or 0, mask.event
+        last[group, event.layers] = mask
+        if (group, event.requests) in built:
+            of_build[group, event.layers, event.requests] = mask
     grouped: dict[int, list[BuiltMask]] = {}
-    for (group, _), mask in last.items():
-        grouped.setdefault(group, []).append(mask)
+    for mask in {m.seq: m for m in (*of_build.values(), *last.values())}.values():
+        grouped.setdefault(mask.event.group or 0, []).append(mask)
     return grouped
 
 
