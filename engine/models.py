@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ def load_model(name_or_path: str, config: EngineConfig) -> LoadedModel:
     Raises `MissingModel` with what to install, `UnreadableModel` if the files are no causal LM,
     `UnfitModel` if it can't be run through the paged cache.
     """
+    _share_the_cores()
     if missing := whats_missing(name_or_path):
         raise MissingModel(f"--model {name_or_path}: {missing}")
     if name_or_path == CANARY:
@@ -159,6 +161,15 @@ def load_model(name_or_path: str, config: EngineConfig) -> LoadedModel:
     with _quiet_transformers(), _naming(path):
         directory = converted(path)
     return LoadedModel(name_or_path, directory, config)
+
+
+def _share_the_cores() -> None:
+    """Let torch's threads sleep while they wait, unless the user has said otherwise.
+
+    By default they spin, and on a machine with other work two threads then run five times slower
+    than one (measured with SmolLM2). Heeded only before torch is loaded.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _load_tokenizer(directory: Path) -> Any:
