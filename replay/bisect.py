@@ -13,36 +13,20 @@ such as not sharing at all, blamed an innocent one in 71 of 261 random leaking r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from ..engine.faults.registry import policy_of
 from ..recorder.decision import DecisionId
 from ..recorder.events import Envelope
 from .carried_out import carrier_of
 from .check import check
-from .policies import AsRecordedFor, Shadow
-from .reexecute import Reexecutor, Rerun
+from .laboratory import TOGGLES, Laboratory, Toggle, Unstable
+from .policies import Shadow
+from .reexecute import Reexecutor
 from .verdict import Report, Verdict
 
-TOGGLES: Mapping[str, Mapping[str, object]] = {
-    "serial": {"max_num_seqs": 1},
-    "no-prefix-cache": {"prefix_cache": False},
-    "no-continuous-batching": {"continuous_batching": False},
-}
-
-DID_NOT_FINISH = "did-not-finish"
-
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Toggle:
-    """One line of the notebook: a switch, and the verdict of the run under it."""
-
-    switch: str
-    verdict: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,61 +82,6 @@ class Bisection:
         }
 
 
-class Unstable(Exception):
-    """Two runs of one trial disagree."""
-
-
-@dataclass(slots=True)
-class Laboratory:
-    """Runs trials, each twice, and remembers the ones already made."""
-
-    reexecutor: Reexecutor
-    fails: Callable[[Report], bool]
-    trials: int = 0
-    runs: int = 0
-    _known: dict[frozenset[DecisionId], bool] = field(default_factory=dict)
-
-    def with_recorded(self, ids: frozenset[DecisionId]) -> bool:
-        """Does it fail with these decisions as recorded and all others by reference?"""
-        if ids not in self._known:
-            recorded = policy_of(self.reexecutor.recording.config)
-            self._known[ids] = self._pair(lambda: AsRecordedFor(recorded, ids))
-        return self._known[ids]
-
-    def shadow(self) -> Shadow:
-        """The run as recorded, with both answers to every question. Raises `Unstable` when it
-        doesn't fail."""
-        shadow = Shadow(policy_of(self.reexecutor.recording.config))
-        again = Shadow(policy_of(self.reexecutor.recording.config))
-        passes = iter((shadow, again))
-        if not self._pair(lambda: next(passes)) or shadow.differing != again.differing:
-            raise Unstable("the run as recorded doesn't fail again")
-        self._known[frozenset(shadow.differing)] = True
-        return shadow
-
-    def toggle(self, switch: str) -> Toggle:
-        first, second = (self._run(switches=TOGGLES[switch]) for _ in range(2))
-        if first[1] != second[1]:
-            return Toggle(switch, "unstable")
-        return Toggle(switch, first[1])
-
-    def _pair(self, policy: Callable[[], Any]) -> bool:
-        first, second = (self._run(policy=policy())[0] for _ in range(2))
-        self.trials += 1
-        if first != second:
-            raise Unstable("two equal runs of a trial disagree")
-        return first
-
-    def _run(self, **how: Any) -> tuple[bool, str]:
-        """(does it fail, its verdict). A run that doesn't finish is judged as far as it went."""
-        self.runs += 1
-        rerun: Rerun = self.reexecutor.run(**how)
-        report = check(rerun.envelopes)
-        if not rerun.finished:
-            return self.fails(report), DID_NOT_FINISH
-        return self.fails(report), report.verdict
-
-
 def bisect(
     envelopes: list[Envelope],
     reexecutor: Reexecutor,
@@ -173,18 +102,20 @@ def bisect(
     progress("confirming")
     try:
         shadow = laboratory.shadow()
-        if laboratory.with_recorded(frozenset()):
+        if laboratory.with_recorded(frozenset()).fails:
             remark = "with reference answers everywhere it fails as well: no decision explains it"
             return _result(laboratory, "unexplained", shadow=shadow, remark=remark)
         toggles = []
         for switch in TOGGLES:
             progress(f"toggling {switch}")
             toggles.append(laboratory.toggle(switch))
-        ids = _search(laboratory, shadow.differing, progress)
+        found = _search(laboratory, shadow.differing, progress)
     except Unstable as unstable:
         return _result(laboratory, "unstable", remark=str(unstable))
     culprits = tuple(
-        Culprit(id, carrier_of(id, envelopes), _others_of_kind(id, shadow.differing)) for id in ids
+        Culprit(id, carrier_of(id, envelopes), _others_of_kind(id, shadow.differing))
+        for group in found
+        for id in group.ids
     )
     return _result(
         laboratory,
@@ -192,7 +123,7 @@ def bisect(
         toggles=tuple(toggles),
         culprits=culprits,
         shadow=shadow,
-        agrees=_agrees(culprits, report, victim),
+        agrees=all(group.agrees for group in found),
     )
 
 
@@ -205,18 +136,27 @@ def failure_like(report: Report, victim: str | None) -> Callable[[Report], bool]
     return lambda other: other.verdict in ("contaminated", "violated")
 
 
-def _search(
-    laboratory: Laboratory, differing: list[DecisionId], progress: Progress
-) -> list[DecisionId]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A smallest set of decisions that fails by itself.
+
+    `agrees`: the provenance chains of the run in which it was searched blame each of them too.
+    """
+
+    ids: tuple[DecisionId, ...]
+    agrees: bool
+
+
+def _search(laboratory: Laboratory, differing: list[DecisionId], progress: Progress) -> list[Found]:
     """All culprits: one (or a set) at a time, then its kinds are answered by reference."""
-    culprits: list[DecisionId] = []
+    found: list[Found] = []
     rest = list(differing)
-    while rest and laboratory.with_recorded(frozenset(rest)):
-        found = _smallest_set(laboratory, rest, progress)
-        culprits.extend(found)
-        kinds = {id.kind for id in found}
+    while rest and (searched := laboratory.with_recorded(frozenset(rest))).fails:
+        ids = _smallest_set(laboratory, rest, progress)
+        found.append(Found(tuple(ids), all(str(id) in searched.blamed for id in ids)))
+        kinds = {id.kind for id in ids}
         rest = [id for id in rest if id.kind not in kinds]
-    return culprits
+    return found
 
 
 def _smallest_set(
@@ -224,7 +164,7 @@ def _smallest_set(
 ) -> list[DecisionId]:
     """The last decision of the shortest failing prefix; with its partners if it isn't enough."""
     kept: list[DecisionId] = []
-    while not (kept and laboratory.with_recorded(frozenset(kept))):
+    while not (kept and laboratory.with_recorded(frozenset(kept)).fails):
         candidates = [id for id in differing if id not in kept]
         if not candidates:
             break
@@ -239,7 +179,7 @@ def _last_of_shortest_prefix(
     low, high = 0, len(candidates)  # a prefix of `low` is clean, one of `high` fails
     while high - low > 1:
         middle = (low + high) // 2
-        if laboratory.with_recorded(frozenset((*kept, *candidates[:middle]))):
+        if laboratory.with_recorded(frozenset((*kept, *candidates[:middle]))).fails:
             high = middle
         else:
             low = middle
@@ -248,12 +188,6 @@ def _last_of_shortest_prefix(
 
 def _others_of_kind(id: DecisionId, differing: list[DecisionId]) -> int:
     return sum(other.kind == id.kind for other in differing) - 1
-
-
-def _agrees(culprits: tuple[Culprit, ...], report: Report, victim: str | None) -> bool:
-    """Is each decision found one that the provenance chain blames as well?"""
-    blamed = {seq for f in report.findings if victim in (None, f.victim) for seq in f.culprits}
-    return all(c.carrier is not None and c.carrier.seq in blamed for c in culprits)
 
 
 def _result(
