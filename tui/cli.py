@@ -19,16 +19,18 @@ from .console import say
 
 HELP = """A flight recorder and time-travel debugger for paged KV caches.
 
-    kvrewind demo                               what it does, in five acts
-    kvrewind record --prompts FILE --out T      record a run
-    kvrewind check T                            who read whose memory, and who allowed it
-    kvrewind bisect T                           the one decision that allowed it
-    kvrewind open T                             step through it
+```
+kvrewind demo                           what it does, in five acts
+kvrewind record --prompts FILE --out T  record a run
+kvrewind check T                        who read whose memory, and why
+kvrewind bisect T                       the one decision that allowed it
+kvrewind open T                         step through it
+```
 """
 
 
 def build_app() -> App:
-    app = App(name="kvrewind", help=HELP, version=lambda: version("kvrewind"))
+    app = App(name="kvrewind", help=HELP, help_format="markdown", version=_version)
     app.help_flags = ("--help", "-h")
     app.command(demo.demo)
     app.command(record.record)
@@ -42,6 +44,10 @@ def build_app() -> App:
     app.command(faults.faults)
     app.command(doctor.doctor)
     return app
+
+
+def _version() -> str:
+    return version("kvrewind")
 
 
 def run(arguments: Sequence[str]) -> int:
