@@ -60,6 +60,8 @@ class Inspection:
         self._rules: tuple[Rule, ...] = tuple(rule() for rule in CHECKS)
         self._case = Case()
         self._completeness = Completeness()
+        self._built_rows: dict[int, dict[int, list[Row]]] = {}
+        """step -> seq of a build -> its rows, until the step is dispatched."""
         self._before = _hooks(self._rules, "before")
         self._after = _hooks(self._rules, "after")
 
@@ -97,12 +99,11 @@ class Inspection:
 
     def _built(self, envelope: Envelope, event: InputsBuilt) -> None:
         """Tables are judged now, while what the request holds is what the builder saw."""
-        state = self._case.state
-        step = state.steps.get(envelope.step, StepState())
-        for row in rows_of(Build(envelope.seq, event), envelope.step, step):
-            bad = judge_table(self._case, row)
-            if bad:
-                self._case.bad_entries[envelope.seq, row.number] = bad
+        step = self._case.state.steps.get(envelope.step, StepState())
+        rows = rows_of(Build(envelope.seq, event), envelope.step, step)
+        for row in rows:
+            row.bad_entries = judge_table(self._case, row)
+        self._built_rows.setdefault(envelope.step, {})[envelope.seq] = rows
 
     def _dispatch_unannounced(self, envelope: Envelope) -> None:
         """An engine that doesn't log its dispatches reads, at the latest, before it writes."""
@@ -126,7 +127,11 @@ class Inspection:
         if step is None or not step.builds or case.step_rows(number) is not None:
             return
         builds = active_builds(step.builds)
-        rows = latest_rows([row for build in builds for row in rows_of(build, number, step)])
+        built = self._built_rows.pop(number, {})
+        for build in builds:
+            if build.seq < (step.scheduled_seq or 0):  # scheduled after it was built
+                built[build.seq] = rows_of(build, number, step)
+        rows = latest_rows([row for build in builds for row in built.get(build.seq, ())])
         scheduled = frozenset(step.scheduled.requests if step.scheduled else ())
         dispatched = StepRows(number, seq, rows, latest_masks(step.masks, builds), scheduled)
         for row in dispatched.live():
@@ -140,7 +145,6 @@ class Inspection:
 
     def _prepare(self, step: StepRows, row: Row) -> None:
         case, request = self._case, str(row.request)
-        row.bad_entries = case.bad_entries.pop((row.build.seq, row.number), ())
         known = case.state.requests.get(request)
         row.ordinal = known.preemptions if known else 0
         if row.true_len not in (None, row.seq_len):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...recorder.events import (
     BlockAllocated,
@@ -27,9 +27,6 @@ from ..writes import Epoch, Write
 from .base import Culprit, Violation, culprit_of
 from .context import ContextComparer
 from .rows import Row, StepRows
-
-if TYPE_CHECKING:
-    from .tables import BadEntry
 
 Subject = tuple[Hashable, ...]
 
@@ -97,8 +94,6 @@ class Case:
         self.completed_through = 0
         self.prior = Block()
         """The block of the present event as it was before it."""
-        self.bad_entries: dict[tuple[int, int], tuple[BadEntry, ...]] = {}
-        """(seq of the build, row) -> what was wrong with its table when it was built."""
         self.has_dropped = False
         self.registrations = 0
         self.allocations = 0

@@ -205,11 +205,12 @@ def cause_of(case: Case, row: Row, problem: SlotProblem) -> Violation | None:
         copy_subject(row.group, block, generation),
         exclusive_subject(row.group, block, generation),
         block_subject(row.group, block, generation),
-        ("flight", row.group, block, generation),
         ("length", row.group, row.request, row.step),
     ]
     if problem.position is not None:
         subjects.append(unwritten_subject(row, problem.position // size, block, generation))
+    if problem.kind == "foreign":
+        subjects.append(("flight", row.group, block, generation))
     return case.cause(*subjects)
 
 

@@ -28,9 +28,15 @@ class RowIdentity(Rule):
         """(request, index) -> a token given to the model before it was sampled."""
 
     def read(self, step: StepRows, case: Case) -> None:
-        for row in step.live():
+        live = step.live()
+        names = Counter((row.build.seq, row.request) for row in live)
+        absent = sorted(step.scheduled - {str(row.request) for row in live})
+        for row in live:
             known = case.state.requests.get(str(row.request))
-            if known is not None and not known.is_finished:
+            if known is None or known.is_finished:
+                continue
+            times = names[row.build.seq, row.request]
+            if not self._is_out_of_place(case, step, row, times, absent):
                 self._judge_row(case, step, row)
         for group, masks in step.masks.items():
             for mask in masks:
@@ -51,15 +57,13 @@ class RowIdentity(Rule):
     # Rows of InputsBuilt.
 
     def _judge_row(self, case: Case, step: StepRows, row: Row) -> None:
-        others = step.beside(row)
-        if self._is_out_of_place(case, step, row):
-            return
         if row.has_wrong_count:
             self._report_row(
                 case, step, row, "counts", row.true_count, row.query_len,
                 f"{row.request} is given {row.query_len} tokens, {row.true_count} were scheduled",
             )  # fmt: skip
             return
+        others = step.beside(row)
         if row.length_fault == "row-identity":
             same = [o for o in others if row.seq_len in (o.true_len, o.seq_len)]
             self._report_row(
@@ -70,22 +74,21 @@ class RowIdentity(Rule):
         self._judge_table(case, step, row, others)
         self._judge_tokens(case, step, row, others)
 
-    def _is_out_of_place(self, case: Case, step: StepRows, row: Row) -> bool:
+    def _is_out_of_place(
+        self, case: Case, step: StepRows, row: Row, times: int, absent: list[str]
+    ) -> bool:
         """The request stands in two rows of one build, or in the row of one that was scheduled."""
-        names = Counter(r.request for r in step.live() if r.build is row.build)
-        scheduled = step.scheduled
-        absent = sorted(scheduled - {str(r.request) for r in step.live()})
-        if absent and scheduled and row.request not in scheduled:
+        if absent and row.request not in step.scheduled:
             self._report_row(
                 case, step, row, "requests", absent[0], row.request,
                 f"{row.request} was not scheduled and has a row, {absent[0]} was and has none",
             )  # fmt: skip
             return True
-        if names[row.request] < 2:
+        if times < 2:
             return False
         self._report_row(
             case, step, row, "requests", None, row.request,
-            f"{row.request} stands in {names[row.request]} rows of one step",
+            f"{row.request} stands in {times} rows of one step",
         )  # fmt: skip
         return True
 
