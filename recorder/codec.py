@@ -27,7 +27,8 @@ from .arrays import (
     unpack_table,
 )
 from .errors import BadEvent
-from .events import KINDS, Event, FieldSpec, Shape, fields_of
+from .events import KINDS, Event
+from .fields import FieldSpec, Shape, fields_of
 from .plain import canonical
 
 RESERVED = frozenset({"kind", "step", "seq", "t_ns", "rank"})

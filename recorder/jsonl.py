@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO
 
 from .errors import BadInput, BadLine
-from .events import KINDS, Envelope, Event, FieldSpec, Shape, fields_of
+from .events import KINDS, Envelope, Event
+from .fields import FieldSpec, Shape, fields_of
 from .plain import canonical, small_enough
 
 _NOT_FINITE = {"-inf": -math.inf, "inf": math.inf, "nan": math.nan}

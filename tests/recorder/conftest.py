@@ -15,14 +15,13 @@ from kvrewind.recorder.events import (
     BlockRegistered,
     Envelope,
     Event,
-    FieldSpec,
     InputsBuilt,
     RequestAdded,
     RunEnded,
     RunStarted,
     TokensSampled,
-    fields_of,
 )
+from kvrewind.recorder.fields import FieldSpec, fields_of
 from kvrewind.recorder.writer import TraceWriter
 
 settings.register_profile("recorder", deadline=None)

@@ -9,10 +9,9 @@ from kvrewind.recorder.events import (
     EVENTS,
     Envelope,
     Event,
-    FieldSpec,
     RunStarted,
-    fields_of,
 )
+from kvrewind.recorder.fields import FieldSpec, fields_of
 
 REQUESTS = st.sampled_from(["A", "B", "C"])
 KEYS = st.sampled_from(["k0", "k1", "k2"])
