@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ...replay.state import Block, Pool, State
@@ -21,7 +22,7 @@ MEDIUM_WIDTH = 6
 TINY_WIDTH = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PoolView:
     """What the grid shows of a state: one KV group, seen by one request."""
 
@@ -30,9 +31,16 @@ class PoolView:
     request: str | None = None
     group: int = 0
 
-    @property
+    @cached_property
     def pool(self) -> Pool:
         return self.state.pool(self.group)
+
+    @cached_property
+    def reads(self) -> frozenset[int]:
+        """The blocks that the seeing request reads."""
+        if self.request is None:
+            return frozenset()
+        return frozenset(read_blocks(self.state, self.request, self.group))
 
 
 class BlockCell(NamedTuple):
@@ -73,7 +81,7 @@ def cell(view: PoolView, number: int) -> BlockCell:
         owner,
         tuple(others),
         is_written=write is not None and write.step == view.state.step,
-        is_read=view.request is not None and number in read_blocks(view.state, view.request),
+        is_read=number in view.reads,
         is_blamed=is_blamed(view, number),
     )
 
@@ -94,9 +102,12 @@ def read_blocks(state: State, request: str, group: int = 0) -> tuple[int, ...]:
 
 
 def device_table(state: State, request: str, group: int = 0) -> tuple[int, ...] | None:
-    """The blocks that this step's build lists for a request; None if it has no row there."""
+    """The blocks that the present step's build lists for a request, until the step completes;
+    None if it has no row there."""
     step = state.steps.get(state.step)
-    for build in reversed(step.builds if step else ()):
+    if step is None or step.completed_seq is not None:
+        return None
+    for build in reversed(step.builds):
         event = build.event
         if (event.group or 0) != group or request not in event.requests:
             continue

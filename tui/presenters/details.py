@@ -15,8 +15,8 @@ from ...recorder.events import (
     SlotsWritten,
     StepScheduled,
     TokensSampled,
-    fields_of,
 )
+from ...recorder.fields import fields_of
 from .events import Names, block_span, word
 from .spans import Line, Row, Span, flowed, joined, ranges, wrapped
 

@@ -18,9 +18,9 @@ def header_line(
 ) -> Line:
     """Trace and model to the left, verdict and position to the right; the left is cut first."""
     right = (*_verdict(report, problems), Span("  at ", "dim"), Span(f"{position} ", "strong"))
-    room = width - len(plain(right)) - 1
-    left = fitted(_trace(title, run), room)
-    gap = " " * max(width - len(plain(left)) - len(plain(right)), 1)
+    room = max(width - len(plain(right)) - 1, 0)
+    left, taken = fitted(_trace(title, run), room)
+    gap = " " * max(room + 1 - taken, 1)
     return *left, Span(gap), *right
 
 

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len, set_cell_size
+
 OWNER_COLOURS = 10
 """How many owners can be told apart by colour; their tags tell the rest."""
 
@@ -52,24 +54,26 @@ def wrapped(text: str, width: int, role: str = "text", indent: str = "") -> list
     return [(Span(line, role),) for line in lines]
 
 
-def fitted(line: Line, width: int) -> Line:
-    """A line cut to `width` cells, with an ellipsis where something was cut."""
-    if sum(len(span.text) for span in line) <= width:
-        return line
+def width_of(text: str) -> int:
+    """Cells that a text takes; some signs take two, some none."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def fitted(line: Line, width: int) -> tuple[Line, int]:
+    """A line cut to `width` cells, with an ellipsis where something was cut, and its width."""
+    total = sum(width_of(span.text) for span in line)
+    if total <= width:
+        return line, total
     out: list[Span] = []
-    room = width
+    room = max(width - 1, 0)
     for span in line:
-        if len(span.text) <= room:
-            out.append(span)
-            room -= len(span.text)
-            continue
-        if room > 0:
-            out.append(Span(span.text[: room - 1] + "…", span.role))
-        elif out:
-            last = out.pop()
-            out.append(Span(last.text[:-1] + "…", last.role))
-        break
-    return tuple(out)
+        taken = width_of(span.text)
+        if taken > room:
+            out.append(Span(set_cell_size(span.text, room) + "…", span.role))
+            break
+        out.append(span)
+        room -= taken
+    return tuple(out), width
 
 
 def flowed(pieces: Sequence[Line], width: int, indent: str = "", gap: str = "  ") -> list[Line]:
@@ -78,7 +82,7 @@ def flowed(pieces: Sequence[Line], width: int, indent: str = "", gap: str = "  "
     current: Line = ()
     for piece in pieces:
         candidate = joined((current, piece), gap) if current else (Span(indent), *piece)
-        if current and len(plain(candidate)) > width:
+        if current and width_of(plain(candidate)) > width:
             lines.append(current)
             candidate = (Span(indent), *piece)
         current = candidate

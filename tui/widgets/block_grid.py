@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -26,7 +25,7 @@ from ..presenters.blocks import (
 )
 from ..presenters.spans import Line, Span
 from ..session import Scene
-from .styles import strip_of
+from .styles import blank, strip_of
 
 WIDEST = 12
 
@@ -142,27 +141,28 @@ class BlockGrid(ScrollView, inherit_bindings=False, can_focus=True):
     # --- cells ------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        width, base, grid = self.scrollable_content_region.width, self.rich_style, self._grid
+        width, grid = self.scrollable_content_region.width, self._grid
         row, line = divmod(self.scroll_offset.y + y, grid.pitch)
         first = row * grid.columns
         if self._view is None or line >= grid.shape.lines or first >= self._count:
-            return Strip.blank(width, base)
-        strips: list[Strip] = []
+            return blank(width)
+        drawn: list[Span] = []
         if grid.shape.gutter:
-            strips.append(strip_of((Span(f"{first:>4} ", "dim"),), grid.shape.gutter, base))
+            drawn.append(Span(f"{first:>4} ", "dim"))
         for block in range(first, min(first + grid.columns, self._count)):
-            strips.append(self._drawn(block, line, base))
-            strips.append(Strip.blank(1, base))
-        return Strip.join(strips).adjust_cell_length(width, base)
+            drawn += self._drawn(block, line)
+            drawn.append(Span(" "))
+        return strip_of(tuple(drawn[:-1]), width)
 
-    def _drawn(self, block: int, line: int, base: Style) -> Strip:
+    def _drawn(self, block: int, line: int) -> Line:
         assert self._view is not None and self._scene is not None
         shown = self._cells.get(block)
         if shown is None:
             shown = self._cells[block] = cell(self._view, block)
-        strip = strip_of(self._line(shown, line), self._grid.width, base)
-        is_picked = block == self._scene.block
-        return strip.apply_style(_PICKED) if is_picked else strip
+        spans = self._line(shown, line)
+        if block != self._scene.block:
+            return spans
+        return tuple(Span(span.text, f"{span.role}.picked") for span in spans)
 
     def _line(self, shown: BlockCell, line: int) -> Line:
         assert self._scene is not None
@@ -187,6 +187,3 @@ class BlockGrid(ScrollView, inherit_bindings=False, can_focus=True):
     def _pick(self, block: int | None) -> None:
         if block is not None and 0 <= block < self._count:
             self.post_message(BlockPicked(block))
-
-
-_PICKED = Style(bold=True, underline=True)

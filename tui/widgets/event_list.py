@@ -24,8 +24,7 @@ class EventList(LineList):
     def show(self, scene: Scene) -> None:
         self._scene = scene
         self.border_title = f"events · {scene.seq} of {self._tape.last_seq}"
-        self.set_count(self._tape.last_seq + 1)
-        self.set_cursor(scene.seq)
+        self.set_lines(self._tape.last_seq + 1, scene.seq, (scene.names, scene.blame))
 
     def row(self, index: int, width: int) -> Row:
         envelope = self._tape.get(index)

@@ -37,8 +37,9 @@ class FindingList(LineList):
 
     def show(self, scene: Scene) -> None:
         self._scene = scene
-        self.set_count(len(self._places) + len(self._notes))
-        self.set_cursor(self._cursor_at(scene.seq), margin=0)
+        count = len(self._places) + len(self._notes)
+        cursor = self._cursor_at(scene.seq)
+        self.set_lines(count, cursor, (scene.names, scene.blame), margin=0)
 
     def _cursor_at(self, seq: int) -> int | None:
         """The finding at this position; the one that the cursor is on, if it is one of them."""

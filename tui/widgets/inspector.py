@@ -12,6 +12,8 @@ from .lines import LineList, note
 
 
 class Inspector(LineList):
+    GRAIN = 16
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._scene: Scene | None = None
@@ -60,8 +62,7 @@ class Inspector(LineList):
                 self._history,
             )
             self._rows = inspect(inspected, scene.names, self._width)
-        self.set_count(len(self._rows))
-        self.refresh()
+        self.set_lines(len(self._rows), self.cursor, self._rows)
 
     def picked(self, index: int, row: Row) -> None:
         if row.seq is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
@@ -12,9 +11,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..presenters.spans import Row, Span
-from .styles import CURSOR, strip_of
-
-ON_CURSOR = Style(bgcolor=CURSOR)
+from .styles import BASE, ON_CURSOR, blank, strip_of
 
 
 class LineList(ScrollView, inherit_bindings=False, can_focus=True):
@@ -28,6 +25,9 @@ class LineList(ScrollView, inherit_bindings=False, can_focus=True):
         Binding("enter", "pick", "Pick", show=False),
     ]
 
+    GRAIN: ClassVar[int] = 1
+    """The list is as long as a multiple of this, which leaves empty lines at its end."""
+
     DEFAULT_CSS = """
     LineList {
         overflow-x: hidden;
@@ -40,6 +40,7 @@ class LineList(ScrollView, inherit_bindings=False, can_focus=True):
         super().__init__(id=id)
         self.count = 0
         self.cursor: int | None = None
+        self._made_of: object = None
 
     # --- for subclasses ---------------------------------------------------------------------------
 
@@ -60,34 +61,40 @@ class LineList(ScrollView, inherit_bindings=False, can_focus=True):
         """Cells of a line, beside the scrollbar."""
         return self.scrollable_content_region.width
 
-    def set_count(self, count: int) -> None:
-        if count != self.count:
-            self.count = count
-            self.virtual_size = Size(self.width, count)
+    def set_lines(
+        self, count: int, cursor: int | None, made_of: object, *, margin: int = 2
+    ) -> None:
+        """Shows `count` lines and scrolls as little as shows the cursor with its neighbours.
 
-    def set_cursor(self, index: int | None, *, margin: int = 2) -> None:
-        """Moves the cursor and scrolls as little as shows it with its neighbours."""
-        self.cursor = index
-        if index is not None:
-            self._reveal(index, margin)
-        self.refresh()
+        `made_of` is what the lines are made of: while it is equal, nothing is drawn again.
+        """
+        is_changed = (count, cursor) != (self.count, self.cursor) or made_of != self._made_of
+        self.count, self.cursor, self._made_of = count, cursor, made_of
+        self._fit()
+        if cursor is not None:
+            self._reveal(cursor, margin)
+        if is_changed:
+            self.refresh()
 
     # --- how --------------------------------------------------------------------------------------
 
     def on_resize(self, event: events.Resize) -> None:
-        self.virtual_size = Size(self.width, self.count)
+        self._fit()
         if self.cursor is not None:
             self._reveal(self.cursor, 2)
+
+    def _fit(self) -> None:
+        """Another virtual size costs a new layout of the screen, so it changes in few steps."""
+        height = -(-self.count // self.GRAIN) * self.GRAIN
+        self.virtual_size = Size(self.width, max(height, self.size.height))
 
     def render_line(self, y: int) -> Strip:
         index = self.scroll_offset.y + y
         width = self.width
-        base = self.rich_style
         if not 0 <= index < self.count:
-            return Strip.blank(width, base)
-        is_cursor = index == self.cursor
+            return blank(width)
         line = self.row(index, width).line
-        return strip_of(line, width, base + ON_CURSOR if is_cursor else base)
+        return strip_of(line, width, ON_CURSOR if index == self.cursor else BASE)
 
     def action_move(self, by: int) -> None:
         if self.count:
@@ -105,12 +112,17 @@ class LineList(ScrollView, inherit_bindings=False, can_focus=True):
         offset = event.get_content_offset(self)
         index = None if offset is None else self.scroll_offset.y + offset.y
         if index is not None and index < self.count:
-            self.set_cursor(index)
+            self._put_cursor(index)
             self.picked(index, self.row(index, self.width))
 
     def _stand_on(self, index: int) -> None:
-        self.set_cursor(index)
+        self._put_cursor(index)
         self.stood_on(index, self.row(index, self.width))
+
+    def _put_cursor(self, index: int) -> None:
+        self.cursor = index
+        self._reveal(index, 2)
+        self.refresh()
 
     def _reveal(self, index: int, margin: int) -> None:
         height = max(self.size.height, 1)

@@ -17,16 +17,16 @@ class RequestList(LineList):
         self._order: list[str] = []
 
     def show(self, scene: Scene) -> None:
-        self._scene = scene
+        before, self._scene = self._scene, scene
         state = scene.state
-        self._order = request_order(state) if state else []
-        live = sum(1 for _ in state.unfinished()) if state else 0
-        self.border_title = (
-            f"requests · {live} at work, {len(self._order) - live} done · tokens, blocks, answer"
-        )
-        self.set_count(len(self._order))
-        is_known = scene.request in self._order
-        self.set_cursor(self._order.index(scene.request) if is_known and scene.request else None)
+        if before is None or _requests(before) != _requests(scene):
+            self._order = request_order(state) if state else []
+            live = sum(1 for _ in state.unfinished()) if state else 0
+            done = len(self._order) - live
+            self.border_title = f"requests · {live} at work, {done} done · tokens, blocks, answer"
+        is_known = state is not None and scene.request in state.requests
+        cursor = self._order.index(scene.request) if is_known and scene.request else None
+        self.set_lines(len(self._order), cursor, (_requests(scene), _tables(scene), scene.names))
 
     def row(self, index: int, width: int) -> Row:
         if self._scene is None or self._scene.state is None:
@@ -40,3 +40,11 @@ class RequestList(LineList):
     def picked(self, index: int, row: Row) -> None:
         if row.request is not None:
             self.post_message(RequestPicked(row.request))
+
+
+def _requests(scene: Scene) -> object:
+    return scene.state.requests if scene.state else None
+
+
+def _tables(scene: Scene) -> object:
+    return scene.state.pool().tables if scene.state else None

@@ -13,7 +13,7 @@ from ..presenters.blame import Blame
 from ..presenters.spans import Span
 from ..presenters.steps import BAR_LINES, StepColumn, column, column_width, most_tokens, ruler
 from ..session import Scene
-from .styles import CURSOR, strip_of
+from .styles import CURSOR, blank, strip_of
 
 LINES = 2 + BAR_LINES
 HERE = Style(bgcolor=CURSOR, bold=True)
@@ -31,15 +31,18 @@ class StepStrip(Widget):
         self._most = 0
         self._here: int | None = None
         self._first = 0
+        self._made: tuple[tuple[Blame, int, int], list[Strip]] | None = None
 
     def show(self, overview: Overview, scene: Scene) -> None:
         if overview is not self._overview:
+            self._made = None
             self._overview = overview
             self._most = most_tokens(overview.steps)
-        self._blame = scene.blame
-        self._here = overview.index_of(scene.seq)
+        here = overview.index_of(scene.seq)
+        if (here, scene.blame) != (self._here, self._blame) or self._made is None:
+            self.refresh()
+        self._here, self._blame = here, scene.blame
         self._keep_in_sight()
-        self.refresh()
 
     @property
     def _column(self) -> int:
@@ -64,35 +67,44 @@ class StepStrip(Widget):
             self.post_message(Seek(self._overview.steps[index].first_seq))
 
     def render_line(self, y: int) -> Strip:
-        width, base = self.size.width, self.rich_style
-        each = self._column
-        steps = self._overview.steps[self._first : self._first + width // each]
-        if y >= LINES or not steps:
-            return Strip.blank(width, base)
-        if y == LINES - 1:
-            return self._ruler(ruler(steps, each), each, width, base)
-        spans = [
-            (i, _part(column(step, self._most, self._blame), y, each))
-            for i, step in enumerate(steps, self._first)
-        ]
-        strips = [
-            strip_of((span,), each, base + HERE if i == self._here else base) for i, span in spans
-        ]
-        return Strip.join(strips).adjust_cell_length(width, base)
-
-    def _ruler(self, text: str, each: int, width: int, base: Style) -> Strip:
+        width, each = self.size.width, self._column
+        if y >= LINES or not self._overview.steps:
+            return blank(width)
+        strip = self._lines(width)[y]
         if self._here is None:
-            return strip_of((Span(text, "dim"),), width, base)
-        at = (self._here - self._first) * each
-        label = str(self._overview.steps[self._here].step)
-        at = min(at, max(len(text) - len(label), 0))
-        before, after = text[:at], text[at + len(label) :]
+            return strip
+        start = (self._here - self._first) * each
+        if y == LINES - 1:
+            return self._with_number(strip, start, width)
+        here = strip.crop(start, start + each).apply_style(HERE)
+        return Strip.join([strip.crop(0, start), here, strip.crop(start + each, width)])
+
+    def _lines(self, width: int) -> list[Strip]:
+        """The lines without the present step, made once per stretch of steps that is seen."""
+        key = (self._blame, self._first, width)
+        if self._made is None or self._made[0] != key:
+            each = self._column
+            steps = self._overview.steps[self._first : self._first + width // each]
+            columns = [column(step, self._most, self._blame) for step in steps]
+            lines = [
+                strip_of(tuple(_part(shown, y, each) for shown in columns), width)
+                for y in range(LINES - 1)
+            ]
+            lines.append(strip_of((Span(ruler(steps, each), "dim"),), width))
+            self._made = key, lines
+        return self._made[1]
+
+    def _with_number(self, strip: Strip, start: int, width: int) -> Strip:
+        """The present step's number over the others', and no digit of theirs next to it."""
+        assert self._here is not None
+        text, label = strip.text, str(self._overview.steps[self._here].step)
+        start = min(start, max(width - len(label), 0))
+        before, after = text[:start], text[start + len(label) :]
         if before[-1:].isdigit():
-            before = before.rstrip("0123456789").ljust(at)
-        if after[:1].isdigit():
-            digits = len(after) - len(after.lstrip("0123456789"))
-            after = " " * digits + after[digits:]
-        return strip_of((Span(before, "dim"), Span(label, "here"), Span(after, "dim")), width, base)
+            before = before.rstrip("0123456789").ljust(start)
+        rest = after.lstrip("0123456789")
+        shown = (Span(before, "dim"), Span(label, "here"), Span(rest.rjust(len(after)), "dim"))
+        return strip_of(shown, width)
 
 
 def _part(shown: StepColumn, y: int, each: int) -> Span:

@@ -40,6 +40,9 @@ OWNERS = (
     "#7f8b99",  # pads
 )
 
+BASE = Style(color=TEXT, bgcolor=GROUND)
+ON_CURSOR = Style(color=TEXT, bgcolor=CURSOR)
+
 CELL_GROUND = "#1a222c"
 
 ROLES = {
@@ -66,20 +69,33 @@ ROLES = {
     "phase.decode": Style(color="#8fa0b3"),
 }
 
+ADDED = {
+    "mark": Style(bold=True),
+    "picked": Style(bold=True, underline=True),
+}
+
 
 @cache
 def style_of(role: str) -> Style:
-    """`owner3` is text in that owner's colour, `.fill` a filled cell, `.cached` an outlined one."""
-    if not role.startswith("owner"):
-        return ROLES[role.removesuffix(".mark")]
-    owner, *variants = role.split(".")
-    colour = OWNERS[int(owner.removeprefix("owner"))]
-    style = Style(color=colour)
+    """A role, or `owner3`: text in that owner's colour. After it may come `.fill` (a filled cell),
+    `.cached` (an outlined one), `.mark` (a sign in it) and `.picked`."""
+    name, *variants = role.split(".")
+    if not name.startswith("owner"):
+        plain = [part for part in variants if part not in ADDED]
+        style = ROLES[".".join((name, *plain))]
+    else:
+        style = _owner_style(OWNERS[int(name.removeprefix("owner"))], variants)
+    for part in variants:
+        style += ADDED.get(part, Style())
+    return style
+
+
+def _owner_style(colour: str, variants: Sequence[str]) -> Style:
     if "fill" in variants:
-        style = Style(color=INK, bgcolor=colour)
-    elif "cached" in variants:
-        style = Style(color=colour, bgcolor=CELL_GROUND, italic=True)
-    return style + Style(bold=True) if "mark" in variants else style
+        return Style(color=INK, bgcolor=colour)
+    if "cached" in variants:
+        return Style(color=colour, bgcolor=CELL_GROUND, italic=True)
+    return Style(color=colour)
 
 
 @cache
@@ -87,11 +103,17 @@ def _over(role: str, base: Style) -> Style:
     return base + style_of(role)
 
 
-def strip_of(line: Line, width: int, base: Style) -> Strip:
+def strip_of(line: Line, width: int, base: Style = BASE) -> Strip:
     """A line as cells, filled up or cut to `width`."""
-    shown = fitted(line, width)
+    shown, taken = fitted(line, width)
     segments = [Segment(span.text, _over(span.role, base)) for span in shown if span.text]
-    return Strip(segments).adjust_cell_length(width, base)
+    if taken < width:
+        segments.append(Segment(" " * (width - taken), base))
+    return Strip(segments, width)
+
+
+def blank(width: int) -> Strip:
+    return Strip([Segment(" " * width, BASE)], width)
 
 
 def text_of(lines: Sequence[Line]) -> Text:

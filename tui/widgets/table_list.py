@@ -25,9 +25,9 @@ class TableList(LineList):
         who = f" of {scene.request}" if scene.request else ""
         columns = "" if is_narrow else " · written by, also held by, text"
         self.border_title = f"block table{who}{columns}"
-        self.set_count(len(self._rows))
         blocks = [row.block for row in self._rows]
-        self.set_cursor(blocks.index(scene.block) if scene.block in blocks else None)
+        cursor = blocks.index(scene.block) if scene.block in blocks else None
+        self.set_lines(len(self._rows), cursor, self._rows)
 
     def row(self, index: int, width: int) -> Row:
         return self._rows[index]
