@@ -20,8 +20,7 @@ class Address(Rule):
 
     def read(self, step: StepRows, case: Case) -> None:
         for row in step.live():
-            known = case.state.requests.get(str(row.request))
-            if row.has_wrong_count or known is None or known.is_finished:
+            if row.has_wrong_count or not case.is_judged(row.request):
                 continue
             if case.cause(("row", row.group, row.request, step.step)):
                 continue

@@ -158,6 +158,11 @@ class Case:
             (group, request, None, block)
         )
 
+    def is_judged(self, request: str | None) -> bool:
+        """Rows of a finished request aren't, nor those of one that was never introduced."""
+        known = self.state.requests.get(request) if request is not None else None
+        return known is not None and not known.is_finished
+
     def in_flight(self) -> Iterator[StepRows]:
         return (step.rows for step in self.open_steps.values())
 
@@ -217,6 +222,7 @@ class Case:
                 self._follow_hold(envelope, event)
             case BlockCopied():
                 self.dirty[event.group or 0, event.destination] = envelope.seq
+                self._follow_copy(envelope, event)
             case BlockScrubbed():
                 self.dirty[0, event.block] = envelope.seq
             case SlotsWritten():
@@ -294,6 +300,22 @@ class Case:
         self._set_held(group, event.request, event.index, event.block)
         self.held_blocks.setdefault((group, event.request), Counter())[event.block] += 1
 
+    def _follow_copy(self, envelope: Envelope, event: BlockCopied) -> None:
+        """What a step under way writes into the source is copied too, though not logged yet."""
+        group = event.group or 0
+        pool = self.state.pool(group)
+        generation = pool.block(event.destination).generation
+        for offset in range(min(max(event.slots, 0), pool.block_size)):
+            slot = event.destination * pool.block_size + offset
+            self.pending.pop((group, slot), None)
+            source = self.pending.get((group, event.source * pool.block_size + offset))
+            if source:
+                copied = source[-1]._replace(
+                    slot=slot, seq=envelope.seq, step=envelope.step, kind="copy",
+                    generation=generation,
+                )  # fmt: skip
+                self.pending[group, slot] = [copied]
+
     def _follow_release(self, envelope: Envelope, event: BlockReleased) -> None:
         group = event.group or 0
         self.last_release = culprit_of(envelope)
@@ -344,7 +366,11 @@ class Case:
         """Once a completed step logged its writes, what it didn't log was not written."""
         if step > self.completed_through or step not in self.written_steps:
             return
-        stale = [s for s, writes in self.pending.items() if writes[0].step == step]
+        stale = [
+            slot
+            for slot, (write, *_) in self.pending.items()
+            if write.step == step and write.kind != "copy"
+        ]
         for slot in stale:
             del self.pending[slot]
 

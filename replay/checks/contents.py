@@ -44,7 +44,7 @@ class SlotProblem:
 def read_row(case: Case, row: Row) -> None:
     """Fill `row.problems` with what it reads by its length, and remember what is proved."""
     request, size = row.request, case.state.pool(row.group).block_size
-    if request is None or size < 1 or not _is_judged(case, request):
+    if request is None or size < 1 or not case.is_judged(request):
         return
     span = visible_range(row, case.state, size)
     proved = case.proved_blocks(row)
@@ -137,12 +137,6 @@ def judge_write(
     position = hold.at * size + slot % size
     mismatch = case.context.mismatch(case.state, write, request, position, epoch)
     return mismatch is None, mismatch
-
-
-def _is_judged(case: Case, request: str) -> bool:
-    """Rows of a finished request aren't, nor those of one that was never introduced."""
-    known = case.state.requests.get(request)
-    return known is not None and not known.is_finished
 
 
 def _remember_proof(case: Case, row: Row, request: str, size: int, proved: int) -> None:

@@ -19,6 +19,8 @@ class DanglingTable(Rule):
 
     def read(self, step: StepRows, case: Case) -> None:
         for row in step.live():
+            if not case.is_judged(row.request):
+                continue
             if row.length_fault == "dangling-table":
                 self._report_length(case, step, row)
             for bad in row.bad_entries:

@@ -67,7 +67,7 @@ def faults_of(case: Case, step: StepRows) -> list[MaskFault]:
     for group, masks in step.masks.items():
         for mask in masks:
             rows = rows_under(step, group, mask.event)
-            if any(row.request is not None for row in rows):
+            if any(case.is_judged(row.request) for row in rows):
                 faults.extend(_judge(case, step, group, mask, rows))
     return faults
 
@@ -90,8 +90,7 @@ def add_shown(case: Case, fault: MaskFault, cause: Violation) -> None:
         request = shown.row.request
         if shown.slot is None or request is None:
             continue
-        known = case.state.requests.get(request)
-        if known is None or known.is_finished:
+        if not case.is_judged(request):
             continue
         for problem in problems_of(case, shown.row, request, shown.slot, None):
             if problem.leaks_to(request):
@@ -122,7 +121,7 @@ def _judge(
     faults = (
         _judge_row(step, mask, layout, row, rights)
         for row in layout.rows
-        if row.request is not None and not row.has_wrong_count and row.length_fault is None
+        if case.is_judged(row.request) and not row.has_wrong_count and row.length_fault is None
     )
     return whole + [fault for fault in faults if fault is not None]
 
@@ -176,7 +175,7 @@ def _whole_mask(
     layout: Layout | None,
 ) -> list[MaskFault]:
     event = mask.event
-    first = next(row for row in rows if row.request is not None)
+    first = next(row for row in rows if case.is_judged(row.request))
     found: list[MaskFault] = []
 
     def add(reason: Reason, expected: object, actual: object, shows_all: bool) -> None:

@@ -32,8 +32,7 @@ class RowIdentity(Rule):
         names = Counter((row.build.seq, row.request) for row in live)
         absent = sorted(step.scheduled - {str(row.request) for row in live})
         for row in live:
-            known = case.state.requests.get(str(row.request))
-            if known is None or known.is_finished:
+            if not case.is_judged(row.request):
                 continue
             times = names[row.build.seq, row.request]
             if not self._is_out_of_place(case, step, row, times, absent):

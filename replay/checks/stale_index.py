@@ -54,10 +54,10 @@ class StaleIndex(Rule):
             case BlockRegistered() | BlockUnregistered():
                 self._kept.pop((event.group or 0, event.block, event.key), None)
             case PrefixLookedUp():
-                self._report_kept(envelope, case)
+                self._report_kept(envelope, case, event.keys)
                 self._looked_up(envelope, event, case)
             case BlockShared():
-                self._report_kept(envelope, case)
+                self._report_kept(envelope, case, (event.key,))
                 self._shared(envelope, event, case)
             case _:
                 self._report_kept(envelope, case)
@@ -104,9 +104,14 @@ class StaleIndex(Rule):
             for transfer in case.state.transfers.values()
         )
 
-    def _report_kept(self, envelope: Envelope, case: Case) -> None:
-        kept, self._kept = self._kept, {}
-        for (group, block, key), culprit in kept.items():
+    def _report_kept(
+        self, envelope: Envelope, case: Case, used: tuple[Scalar | None, ...] | None = None
+    ) -> None:
+        """Once the step is scheduled, or as soon as one of the keys is used."""
+        for (group, block, key), culprit in tuple(self._kept.items()):
+            if used is not None and key not in used:
+                continue
+            del self._kept[group, block, key]
             self._report(
                 case, envelope, culprit, "kept-key",
                 f"block {block} was handed to {culprit.request} while the index kept it "

@@ -20,8 +20,7 @@ class UnwrittenRead(Rule):
 
     def read(self, step: StepRows, case: Case) -> None:
         for row in step.live():
-            known = case.state.requests.get(str(row.request))
-            if known is None or known.is_finished:
+            if not case.is_judged(row.request):
                 continue
             if row.length_fault == "unwritten-read":
                 self._report_length(case, step, row)
