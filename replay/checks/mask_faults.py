@@ -133,6 +133,10 @@ def _judge_row(
     given = allowed_rows(mask.event, row, layout.width)
     if given == right:
         return None
+    if all(given) or not _is_finite(mask.event.fill):
+        _keep_visible(layout, row, given)
+    if row.bad_entries:
+        return None  # the table is wrong, so it says nothing about the mask
     fault = MaskFault(mask, step.step, row, "bits")
     seen = 0
     for query, (allowed, expected) in enumerate(zip(given, right, strict=True)):
@@ -150,6 +154,20 @@ def _judge_row(
         seen |= extra
     fault.like = _row_with(layout, row, given, rights)
     return fault
+
+
+def _keep_visible(layout: Layout, row: Row, given: list[int]) -> None:
+    """What the mask hides from every query of the row is not read, whatever its table lists."""
+    visible = 0
+    for allowed in given:
+        visible |= allowed
+    row.problems = [
+        problem
+        for problem in row.problems
+        if problem.position is None
+        or (column := layout.column(row, problem.position)) is None
+        or visible >> (layout.width - 1 - column) & 1
+    ]
 
 
 def _row_with(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import Row, Trace, at, pad
 from kvrewind.recorder.events import (
@@ -11,6 +13,7 @@ from kvrewind.recorder.events import (
     InputsBuilt,
     MaskBuilt,
     RequestAdded,
+    RequestForked,
     SlotsWritten,
     StepCompleted,
     StepDispatched,
@@ -633,3 +636,87 @@ def test_missing_stays_filled_beside_findings():
     assert report.verdict == "contaminated"
     assert report.missing
     assert report.exit_status == 1
+
+
+def test_only_the_last_build_before_dispatch_counts():
+    trace = two_decoding()
+    build = trace.find(InputsBuilt, 1)
+    step, event = trace.events[build]
+    trace.events.insert(build, (step, replace(event, block_tables=((6, 7), (2, 3)))))
+    assert_clean(trace)
+    trace.events.insert(build + 2, trace.events[build])
+    assert judged(trace).verdict == "violated"
+
+
+def test_two_builds_of_one_step_may_hold_half_of_its_rows_each():
+    trace = Trace()
+    trace.next_step()
+    trace.add("A", range(10, 13))
+    trace.add("B", range(30, 33))
+    trace.allocate("A", 0, 0)
+    trace.allocate("B", 0, 1)
+    first, second = Row("A", 0, 3), Row("B", 0, 3)
+    trace.schedule(first, second)
+    trace.build(first, buffer="ping")
+    trace.build(second, buffer="pong")
+    trace.emit(StepDispatched())
+    trace.write(first, second)
+    trace.emit(StepCompleted())
+    trace.sample([first], {"A": 90})
+    trace.sample([second], {"B": 91})
+    trace.finish("A")
+    trace.finish("B")
+    trace.end()
+    assert_clean(trace)
+
+
+def test_a_mask_that_hides_a_wrong_table_entry_keeps_the_leak_away():
+    trace = two_decoding()
+    mask = dense(trace)
+    build = trace.find(InputsBuilt, 1)
+    trace.edit(build, block_tables=((0, 1), (6, 3)))
+    report = judged(trace)
+    root = root_of(report)
+    assert (root.check, root.culprit_seq, root.block) == ("dangling-table", build, 6)
+    assert report.verdict == "violated"
+    assert mask == build + 1
+
+
+def test_a_parent_forked_before_its_own_step_writes_for_its_children():
+    trace = Trace()
+    trace.next_step()
+    trace.add("A", range(10, 13))
+    trace.add("B", range(10, 13), parent="A")
+    trace.allocate("A", 0, 0)
+    trace.emit(RequestForked(request="B", parent="A", tokens=3))
+    trace.share("B", 0, 0)
+    trace.step(("A", 0, 3), sample={"A": 90})
+    trace.finish("A")
+    trace.finish("B")
+    trace.end()
+    assert_clean(trace)
+
+
+def test_a_block_that_comes_back_to_its_first_owner_is_a_new_generation():
+    trace = Trace(num_blocks=2)
+    for request, first in (("A", 10), ("B", 30), ("C", 10)):
+        trace.next_step()
+        trace.add(request, range(first, first + 3))
+        trace.allocate(request, 0, 0)
+        trace.step((request, 0, 3), sample={request: 90})
+        trace.finish(request)
+    trace.end()
+    assert_clean(trace)
+    build = trace.find(InputsBuilt, 2)
+    trace.edit(build, slot_mapping=(0, 1, -1))
+    written = trace.find(SlotsWritten, 2)
+    event = trace.events[written][1]
+    trace.edit(
+        written,
+        requests=event.requests[:2],
+        positions=event.positions[:2],
+        tokens=event.tokens[:2],
+        slots=event.slots[:2],
+    )
+    root, leak = judged(trace).findings
+    assert (root.check, root.source, leak.source, leak.victim) == ("unwritten-read", "B", "B", "C")
