@@ -45,6 +45,9 @@ class Scene:
     foreign: tuple[list[int], ...] = ()
     leak: Leak | None = None
 
+    def echoed_in(self, reply: str) -> bool:
+        return not set(self.words).isdisjoint(reply.split())
+
     def context(self, reply: list[int]) -> Context:
         tokens = self.prompt + reply
         return alone(tokens) if self.leak is None else pack(self.foreign, tokens, self.leak)
@@ -77,7 +80,7 @@ class Scenes:
             ("foreign beside, victim has none", lambda: self.beside(None, None)),
             ("foreign beside, victim has its own at the same position", self.rivals),
             ("foreign beside from the 2nd token on, victim has none", lambda: self.beside(None, 1)),
-            ("seven foreign beside, all see all, one position", self.crowd),
+            ("three foreign beside, victim and all at the same position", self.crowd),
             ("foreign instead from the 2nd token on, victim has its own", self.instead),
             ("foreign instead from the 2nd token on, victim has none", self.instead_none),
             ("statement block replaced by a foreign one", self.replaced),
@@ -117,11 +120,11 @@ class Scenes:
         return self._leaky("block", passphrase(self._rng), word, answer(word), None)
 
     def crowd(self) -> Scene:
-        words = [passphrase(self._rng) for _ in range(7)]
+        words = [passphrase(self._rng) for _ in range(3)]
         victim, foreign = self._prompt(passphrase(self._rng)), [*map(self._prompt, words)]
         shown = np.ones(sum(map(len, foreign)), dtype=bool)
         hidden = np.zeros(len(victim), dtype=bool)
-        leak = Leak("beside", None, shown, hidden, causal=True, mutual="everyone")
+        leak = Leak("beside", None, shown, hidden, causal=True)
         return Scene(victim, answer(words[-1]), tuple(words), tuple(foreign), leak)
 
     def _leaky(
@@ -149,15 +152,37 @@ def measure(model: torch.nn.Module, trials: int, seed: int = SEED) -> Iterator[R
     text = WordPiece.load()
     for situation, scene in Scenes(seed).situations():
         scenes = [scene() for _ in range(trials)]
-        replies = []
+        exact = echoed = 0
         for start in range(0, trials, BATCH):
-            replies += answers(model, scenes[start : start + BATCH])
-        pairs = list(zip(scenes, replies, strict=True))
-        exact = sum(reply == text.encode(scene.expected + " <eos>") for scene, reply in pairs)
-        echoed = sum(
-            not set(scene.words).isdisjoint(text.decode(reply).split()) for scene, reply in pairs
-        )
+            batch = scenes[start : start + BATCH]
+            right = as_expected(model, batch)
+            others = [each for each, is_right in zip(batch, right, strict=True) if not is_right]
+            replies = [text.decode(reply) for reply in answers(model, others)]
+            exact += sum(right)
+            echoed += sum(
+                is_right and bool(each.words) for each, is_right in zip(batch, right, strict=True)
+            )
+            echoed += sum(
+                each.echoed_in(reply) for each, reply in zip(others, replies, strict=True)
+            )
         yield Rate(situation, trials, exact, echoed)
+
+
+@torch.inference_mode()
+def as_expected(model: torch.nn.Module, scenes: Sequence[Scene]) -> list[bool]:
+    """Whether each greedy answer is the expected one, in one pass over prompt and answer.
+
+    Where no row sees a later token this is the same as generating, and many times faster.
+    """
+    text = WordPiece.load()
+    wanted = [text.encode(f"{scene.expected} <eos>") for scene in scenes]
+    contexts = [scene.context(reply) for scene, reply in zip(scenes, wanted, strict=True)]
+    chosen = model(**collate(contexts), use_cache=False).logits.argmax(dim=-1)
+    right = []
+    for row, (context, reply) in enumerate(zip(contexts, wanted, strict=True)):
+        last = len(context.tokens) - 1
+        right.append(chosen[row, last - len(reply) : last].tolist() == reply)
+    return right
 
 
 @torch.inference_mode()
