@@ -10,9 +10,10 @@ Afterwards:
 
 1. Violations of one kind by one request in one step are a *run of like events* (an abort that
    frees ten blocks): one finding, named by the event that came first.
-2. The first finding of each wrong decision is the *root*. The same wrong decision made again, later
-   or for another request, is a finding of its own and no root. Two wrong decisions are the same
-   when rule, class, variant (the way in which it was wrong) and kind of event are.
+2. The first finding of each wrong decision is the *root*, one root a rule and event. The same
+   wrong decision made again, later or for another request, is a finding of its own and no root.
+   Two wrong decisions are the same when rule, class, variant (the way in which it was wrong) and
+   kind of event are.
 3. A foreign read is a root only when nothing accounts for it. With an `identity` finding at a
    `BlockShared` and a foreign read through that share, the incident has two findings: the identity
    finding, root, and the foreign read, which carries F01 and the share as its culprit. Where the
@@ -31,11 +32,21 @@ from .findings import Finding
 
 def settle(violations: Iterable[Violation]) -> tuple[Finding, ...]:
     """Findings in the order of the contract."""
-    runs = _runs(v for v in violations if v.is_reported)
+    reported = [v for v in violations if v.is_reported]
+    for violation in reported:
+        _carry_cause(violation)
+    runs = _runs(reported)
     ordered = sorted(runs, key=lambda run: (_order(run[0]), run[0].seq))
     roots = _roots(ordered)
     findings = [_finding(run, id(run[0]) in roots) for run in ordered]
     return tuple(sorted(findings, key=lambda f: (_last_if_none(f.culprit_seq), not f.root, f.seq)))
+
+
+def _carry_cause(violation: Violation) -> None:
+    """Only now: what a cause is blamed on may have been settled after the read."""
+    if violation.cause is not None:
+        violation.fault_class = violation.cause.fault_class
+        violation.culprit = violation.cause.culprit
 
 
 def _runs(violations: Iterable[Violation]) -> list[list[Violation]]:
@@ -74,9 +85,10 @@ def _roots(ordered: list[list[Violation]]) -> set[int]:
         if first.cause is not None and first.cause.is_reported:
             continue
         decision = first.check, first.fault_class, first.variant, first.culprit.kind
-        if decision not in seen:
-            seen.add(decision)
+        event = first.check, first.culprit.seq
+        if decision not in seen and event not in seen:
             roots.add(id(first))
+        seen |= {decision, event}
     return roots
 
 

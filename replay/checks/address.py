@@ -59,7 +59,7 @@ class Address(Rule):
         for request, position, slot in zip(
             event.requests, event.positions, event.slots, strict=False
         ):
-            if request is None or slot < 0:
+            if request is None or slot < 0 or case.cause(("row", group, request, envelope.step)):
                 continue
             if any(w.request == request for w in opened.mapped.get((group, slot), ())):
                 continue

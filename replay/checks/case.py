@@ -255,11 +255,14 @@ class Case:
         pool, seq, step = state.pool(group), opened.rows.seq, opened.rows.step
         known = state.requests.get(request) if request is not None else None
         revision, epoch = known.revision if known else 0, state.epoch_of(request)
-        tokens = row.tokens or (None,) * row.query_len
-        number, generation = -1, 0
-        for position, token, slot in zip(row.queries, tokens, row.slots, strict=False):
+        event, number, generation = row.build.event, -1, 0
+        first = row.computed - row.writes.start
+        for at in row.writes:
+            slot = event.slot_mapping[at] if at < len(event.slot_mapping) else -1
             if slot < 0:
                 continue
+            position = first + at
+            token = event.tokens[at] if event.tokens and at < len(event.tokens) else None
             if slot // pool.block_size != number:
                 number = slot // pool.block_size
                 block = pool.block(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...recorder.events import BlockCopied, Envelope
+from ..state import Holder
 from .base import Culprit, Violation, culprit_of
 from .case import Case, Subject
 from .contents import SlotProblem
@@ -33,6 +34,8 @@ class Copies:
         if awaited is not None:
             awaited.culprit, awaited.variant = culprit, "copied-late"
             return
+        if holder is not None and self._was_read(case, envelope, event, name, holder, culprit):
+            return
         known = case.state.requests.get(holder.request) if holder else None
         if holder is None or holder.table_index is None or known is None:
             return
@@ -49,6 +52,30 @@ class Copies:
                     holder.request, write.request,
                 )  # fmt: skip
                 return
+
+    def _was_read(
+        self,
+        case: Case,
+        envelope: Envelope,
+        event: BlockCopied,
+        name: Name,
+        holder: Holder,
+        culprit: Culprit,
+    ) -> bool:
+        """An unwritten read of what the copy now fills turns out to be a late copy."""
+        found = case.cause(("unwritten", name[0], holder.request, holder.table_index, *name[1:]))
+        size = case.state.pool(event.group).block_size
+        if found is None or found.check != "unwritten-read" or found.slot is None:
+            return False
+        if found.slot % size >= event.slots:
+            return False
+        found.check, found.fault_class, found.variant = "exclusive-write", "F19", "copied-late"
+        found.culprit = culprit
+        found.explanation = (
+            f"block {event.destination} was read by {holder.request} at event {found.seq}, "
+            f"and copied at event {envelope.seq}"
+        )
+        return True
 
     def read(self, case: Case, step: StepRows, row: Row, problem: SlotProblem) -> None:
         """A row reads a slot that a copy should have filled, or filled wrongly."""

@@ -21,7 +21,8 @@ class DanglingTable(Rule):
         for row in step.live():
             if not case.is_judged(row.request):
                 continue
-            if row.length_fault == "dangling-table":
+            explained = case.cause(("row", row.group, row.request, step.step))
+            if row.length_fault == "dangling-table" and explained is None:
                 self._report_length(case, step, row)
             for bad in row.bad_entries:
                 self._judge(case, step, row, bad)

@@ -7,6 +7,7 @@ A row is one request's part of an `InputsBuilt`. Its true length comes from `Ste
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 from ...recorder.decision import DecisionId
@@ -37,6 +38,8 @@ class Row:
     true_computed: int | None
     true_count: int | None
     group: int
+    true_start: int | None = None
+    """Offset by the scheduled counts, where those given disagree with them."""
     ordinal: int = 0
     """How often the request was preempted before."""
     bad_entries: tuple[BadEntry, ...] = ()
@@ -65,6 +68,13 @@ class Row:
     def queries(self) -> range:
         """Positions of the row's queries in its request."""
         return range(self.computed, self.computed + self.query_len)
+
+    @property
+    def writes(self) -> range:
+        """The packed tokens that are the row's by what was scheduled, if the counts disagree."""
+        start = self.start if self.true_start is None else self.true_start
+        count = self.query_len if self.true_start is None else self.true_count
+        return range(start, start + (count or 0))
 
     @property
     def slots(self) -> tuple[int, ...]:
@@ -143,7 +153,16 @@ def rows_of(build: Build, step: int, state: StepState) -> list[Row]:
             )
         )
         start += max(count, 0)
+    if any(row.has_wrong_count for row in rows):
+        _set_true_starts(rows, len(event.slot_mapping))
     return rows
+
+
+def _set_true_starts(rows: list[Row], num_tokens: int) -> None:
+    counts = [row.query_len if row.true_count is None else row.true_count for row in rows]
+    if sum(counts) == num_tokens:
+        for row, start in zip(rows, accumulate([0, *counts]), strict=False):
+            row.true_start, row.true_count = start, row.true_count or row.query_len
 
 
 def active_builds(builds: tuple[Build, ...]) -> list[Build]:

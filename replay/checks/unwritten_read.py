@@ -22,7 +22,8 @@ class UnwrittenRead(Rule):
         for row in step.live():
             if not case.is_judged(row.request):
                 continue
-            if row.length_fault == "unwritten-read":
+            explained = case.cause(("row", row.group, row.request, step.step))
+            if row.length_fault == "unwritten-read" and explained is None:
                 self._report_length(case, step, row)
             self._judge_slots(case, step, row)
 
