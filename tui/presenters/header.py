@@ -19,15 +19,17 @@ def header_line(
     """Trace and model to the left, verdict and position to the right; the left is cut first."""
     right = (*_verdict(report, problems), Span("  at ", "dim"), Span(f"{position} ", "strong"))
     room = max(width - len(plain(right)) - 1, 0)
-    left, taken = fitted(_trace(title, run), room)
+    left, taken = fitted(_trace(title, run, problems), room)
     gap = " " * max(room + 1 - taken, 1)
     return *left, Span(gap), *right
 
 
-def _trace(title: str, run: RunStarted | None) -> Line:
+def _trace(title: str, run: RunStarted | None, problems: tuple[str, ...]) -> Line:
     name = (Span(" kvrewind ", "dim"), Span(title, "strong"))
     if run is None:
         return *name, Span("  no RunStarted in this trace", "warn")
+    if problems:
+        return *name, Span(f"  {problems[0]}", "warn")
     switches = f"  {run.model} · {run.dtype} · {run.device}"
     return *name, Span(switches, "dim"), Span(_off(run), "dim")
 
