@@ -176,7 +176,9 @@ def _load_tokenizer(directory: Path) -> Any:
     from transformers import AutoTokenizer
 
     with _quiet_transformers(), _naming(directory):
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
 
 
 def _load_weights(directory: Path, dtype: str) -> Any:
@@ -185,7 +187,7 @@ def _load_weights(directory: Path, dtype: str) -> Any:
 
     with _quiet_transformers(), _naming(directory):
         return AutoModelForCausalLM.from_pretrained(
-            directory, local_files_only=True, dtype=getattr(torch, dtype)
+            directory, local_files_only=True, trust_remote_code=False, dtype=getattr(torch, dtype)
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,18 @@ def test_broken_weights_are_refused_in_one_sentence(saved_model, tmp_path):
         load_model(str(broken), EngineConfig())
     assert str(broken) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_code_that_comes_with_a_model_is_never_run(saved_model, tmp_path):
+    custom = tmp_path / "custom"
+    shutil.copytree(saved_model, custom)
+    config = json.loads((custom / "config.json").read_text())
+    config |= {"model_type": "custom", "auto_map": {"AutoConfig": "evil.Config"}}
+    (custom / "config.json").write_text(json.dumps(config))
+    (custom / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UnreadableModel):
+        load_model(str(custom), EngineConfig())
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_directory_that_is_no_model_is_refused(tmp_path):
