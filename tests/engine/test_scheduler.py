@@ -63,6 +63,15 @@ def test_an_equal_prefix_is_computed_once_and_the_last_token_always() -> None:
     assert hits == {"a": 0, "b": 4}  # of 8 tokens, the second block holds the last one
 
 
+def test_a_prefix_that_is_just_being_computed_is_waited_for_one_step() -> None:
+    prompts = [prompt(n, range(3, 12)) for n in "abc"] + [prompt("d", range(30, 39))]
+    _, sink = run(prompts)
+    first, second, *_ = [s.requests for s in events(sink, StepScheduled)]
+    assert (first, second) == (("a",), ("a", "b", "c", "d"))
+    hits = {e.request: e.hit_tokens for e in events(sink, PrefixLookedUp)}
+    assert hits == {"a": 0, "b": 8, "c": 8, "d": 0}
+
+
 def test_tenants_do_not_share() -> None:
     prompts = [
         prompt("a", range(3, 12), tenant="x"),
