@@ -39,6 +39,7 @@ class RefCount(Rule):
         self._zeroed: dict[tuple[int, int], Culprit] = {}
         self._finished: dict[str, Culprit] = {}
         self._was_queued = False
+        self._last_zeroed: tuple[int, int] | None = None
 
     def before(self, envelope: Envelope, case: Case) -> None:
         """A count that reached zero must have been freed by now."""
@@ -117,6 +118,7 @@ class RefCount(Rule):
         was_holder = len(prior.holders) > len(block.holders)
         if was_holder and not block.holders:
             self._zeroed[group, event.block] = culprit_of(envelope)
+            self._last_zeroed = (group, event.block)
         if was_holder and event.ref_count == len(block.holders):
             return
         if was_holder:
@@ -125,9 +127,13 @@ class RefCount(Rule):
         else:
             variant = "released-by-nobody"
             what = "was none of its holders"
+            listed = case.cause(("entry", group, event.request, event.index, event.block))
+            if listed is not None:  # what was wrongly listed is given up as though it were held
+                case.causes.setdefault(here, listed)
+        astray = () if was_holder else (("astray", event.request),)
         self._report(
             case, envelope, culprit_of(envelope), variant,
-            f"{event.request} released block {event.block} and {what}", here,
+            f"{event.request} released block {event.block} and {what}", here, *astray,
             block=event.block, victim=prior.holders[0].request if prior.holders else None,
             expected=len(block.holders), actual=event.ref_count,
         )  # fmt: skip
@@ -137,6 +143,8 @@ class RefCount(Rule):
         if not prior.is_known:
             return
         self._zeroed.pop((group, event.block), None)
+        if prior.holders or prior.is_free:
+            self._excuse_last_zeroed(case, subject(group, event.block, prior.generation))
         by = case.last_release.request if case.last_release else None
         if prior.holders:
             holder = prior.holders[0].request
@@ -153,6 +161,15 @@ class RefCount(Rule):
                 subject(group, event.block, prior.generation), block=event.block,
                 expected=1, actual=2,
             )  # fmt: skip
+
+    def _excuse_last_zeroed(self, case: Case, freed: Subject) -> None:
+        """A wrong block was freed: where it stands for the one just released, that explains why
+        that one was not."""
+        if self._last_zeroed is None or freed in case.causes:
+            return
+        group, block = self._last_zeroed
+        if block in case.state.pool(group).unfreed:
+            self._zeroed.pop((group, block), None)
 
     def _judge_unfreed(self, envelope: Envelope, case: Case, group: int, block: int) -> None:
         pool = case.state.pool(group)
@@ -172,6 +189,8 @@ class RefCount(Rule):
             if case.flies(request) or self._is_moving(case, request):
                 continue
             del self._finished[request]
+            if case.cause(("astray", request)):
+                continue  # it released something else instead
             kept = [
                 (group, block)
                 for (group, name), blocks in case.held_blocks.items()

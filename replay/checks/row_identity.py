@@ -118,7 +118,7 @@ class RowIdentity(Rule):
         known = own[row.computed : row.computed + row.query_len]
         if given[: len(known)] != known:
             self._explain_tokens(case, step, row, others, own)
-        elif not known and given and given[0] >= 0:
+        elif not known and given and given[0] >= 0 and row.length_fault is None:
             self._awaited[request, row.computed] = (given[0], row)
 
     def _explain_tokens(
