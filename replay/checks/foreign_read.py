@@ -8,6 +8,8 @@ later shares what the victim computed is listed as `also_affected`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...recorder.events import BlockCopied, BlockFreed, BlockShared, Envelope, SlotsWritten
 from ..writes import Write
 from .address import misplaced_subject
@@ -31,6 +33,10 @@ class ForeignRead(Rule):
         """Victim -> (step, finding) of its first foreign read."""
 
     def read(self, step: StepRows, case: Case) -> None:
+        for row in step.rows:
+            if row.request is None:
+                culprit = Culprit(row.build.seq, row.step, "InputsBuilt", None, None)
+                _remember_pads(case, culprit, row.group, row.slots)
         for row in step.live():
             for problem in row.problems:
                 if problem.leaks_to(str(row.request)):
@@ -47,6 +53,8 @@ class ForeignRead(Rule):
                 self._written_into_flight(envelope, case, event.group or 0, _copied(event, case))
             case SlotsWritten():
                 slots = [slot for slot in event.slots if slot >= 0]
+                pads = (s for s, who in zip(event.slots, event.requests, strict=False) if not who)
+                _remember_pads(case, culprit_of(envelope), event.group or 0, pads)
                 self._written_into_flight(envelope, case, event.group or 0, slots)
             case _:
                 pass
@@ -195,7 +203,9 @@ def cause_of(case: Case, row: Row, problem: SlotProblem) -> Violation | None:
             ("share", row.group, row.request, index, block, generation),
             misplaced_subject(row.group, str(row.request), problem.position),
         ]
-    if write is not None:
+    if write is not None and write.request is None:
+        subjects.append(("pad", row.group, write.slot, write.step))
+    elif write is not None:
         subjects += [
             ("address", row.group, write.step, write.request),
             ("row", row.group, write.request, write.step),
@@ -212,6 +222,27 @@ def cause_of(case: Case, row: Row, problem: SlotProblem) -> Violation | None:
     if problem.kind == "foreign":
         subjects.append(("flight", row.group, block, generation))
     return case.cause(*subjects)
+
+
+def _remember_pads(case: Case, culprit: Culprit, group: int, slots: Iterable[int]) -> None:
+    """A pad that writes outside the sentinels (F09) accounts for whoever reads it: the build that
+    mapped it there or, if that was right, the write."""
+    pool = case.state.pool(group)
+    for slot in slots:
+        if slot < 0 or pool.block_size < 1 or slot // pool.block_size in pool.sentinels:
+            continue
+        cause = Violation(
+            check="pad-write",
+            fault_class="F09",
+            variant="pad",
+            culprit=culprit,
+            seq=culprit.seq,
+            step=culprit.step,
+            explanation=f"a pad wrote slot {slot}",
+            slot=slot,
+            is_reported=False,
+        )
+        case.causes.setdefault(("pad", group, slot, culprit.step), cause)
 
 
 def _copied(event: BlockCopied, case: Case) -> list[int]:
