@@ -48,6 +48,19 @@ class Pieces:
         noun = "token" if len(numbers) == 1 else "tokens"
         return f"{noun} {elided(numbers, 8)}" if numbers else "no tokens"
 
+    def each(self, tokens: Sequence[int | None]) -> list[str] | None:
+        """One text per token, which joined are the running text, "?" where it isn't known.
+
+        None when no token has a known one.
+        """
+        pieces = [None if token is None else self._known.get(token) for token in tokens]
+        if all(piece is None for piece in pieces):
+            return None
+        shown = ["?" if piece is None else piece for piece in pieces]
+        if self._is_marked:
+            return [_unmarked(piece) for piece in shown]
+        return [piece[2:] if piece.startswith("##") else f" {piece}" for piece in shown]
+
     def _joined(self, pieces: Sequence[str]) -> str:
         if self._is_marked:
             return "".join(_unmarked(piece) for piece in pieces).strip()

@@ -107,7 +107,7 @@ class Session:
 
     def next_finding(self) -> int | None:
         """The next event with a finding, round to the first one."""
-        seqs = self.blame.seqs()
+        seqs = self.blame.seqs
         later = [seq for seq in seqs if seq > self.seq]
         return next(iter(later or seqs), None)
 
@@ -119,11 +119,11 @@ class Session:
         return place_of(chosen[0]) if chosen else None
 
     def root_of(self, finding: Finding) -> Finding | None:
-        """The root of a finding's incident."""
-        roots = [f for f in self.blame.findings if f.root]
-        same = [f for f in roots if f.culprit_seq == finding.culprit_seq]
-        of_class = [f for f in roots if f.fault_class == finding.fault_class]
-        return next(iter(same or of_class), None)
+        """The root that names the culprit of a finding which has none of its own."""
+        if finding.culprit_seq is not None:
+            return None
+        roots = (f for f in self.blame.findings if f.root)
+        return next((f for f in roots if f.fault_class == finding.fault_class), None)
 
     # --- what is looked at ------------------------------------------------------------------------
 

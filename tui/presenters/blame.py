@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal
 
 from ...replay.findings import Finding
@@ -21,6 +23,29 @@ def glyph(mark: Mark | None) -> Span:
     return Span(" ")
 
 
+class BlockBlame:
+    """The findings about one block, asked in constant time however many there are."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        ordered = sorted(findings, key=place_of)
+        self._places = [place_of(finding) for finding in ordered]
+        ends = (max(finding.seq, place_of(finding)) for finding in ordered)
+        self._shown_until = list(accumulate(ends, max))
+        self._victims: dict[str, int] = {}
+        for finding in ordered:
+            if finding.victim is not None:
+                self._victims.setdefault(finding.victim, place_of(finding))
+
+    def is_open(self, seq: int) -> bool:
+        """Something was done wrong at or before `seq` and doesn't show before it."""
+        index = bisect_right(self._places, seq)
+        return index > 0 and self._shown_until[index - 1] >= seq
+
+    def is_victim(self, request: str, seq: int) -> bool:
+        """A finding about the block, decided at or before `seq`, has this victim."""
+        return self._victims.get(request, seq + 1) <= seq
+
+
 class Blame:
     """The findings of a report, asked by seq and by block."""
 
@@ -28,13 +53,18 @@ class Blame:
         self.findings = tuple(findings)
         self._culprits: dict[int, list[Finding]] = {}
         self._detected: dict[int, list[Finding]] = {}
-        self._blocks: dict[int, list[Finding]] = {}
+        of_blocks: dict[int, list[Finding]] = {}
         for finding in self.findings:
             self._detected.setdefault(finding.seq, []).append(finding)
             for seq in _culprits_of(finding):
                 self._culprits.setdefault(seq, []).append(finding)
             if finding.block is not None:
-                self._blocks.setdefault(finding.block, []).append(finding)
+                of_blocks.setdefault(finding.block, []).append(finding)
+        self._blocks = {block: BlockBlame(found) for block, found in of_blocks.items()}
+        self._culprit_seqs = sorted(self._culprits)
+        self._detected_seqs = sorted(self._detected)
+        self.seqs = sorted({place_of(finding) for finding in self.findings})
+        """Where to stop when going from finding to finding."""
 
     def mark(self, seq: int) -> Mark | None:
         if seq in self._culprits:
@@ -53,18 +83,14 @@ class Blame:
         reads = (finding for finding in found if finding.check == "foreign-read")
         return next(reads, found[0] if found else None)
 
-    def of_block(self, block: int) -> list[Finding]:
-        return self._blocks.get(block, [])
-
-    def seqs(self) -> list[int]:
-        """Where to stop when going from finding to finding."""
-        return sorted({place_of(finding) for finding in self.findings})
+    def of_block(self, block: int) -> BlockBlame | None:
+        return self._blocks.get(block)
 
     def marks_in(self, first_seq: int, last_seq: int) -> Mark | None:
         """The gravest mark of a range of events."""
-        if _any_within(self._culprits, first_seq, last_seq):
+        if _any_within(self._culprit_seqs, first_seq, last_seq):
             return "culprit"
-        return "detected" if _any_within(self._detected, first_seq, last_seq) else None
+        return "detected" if _any_within(self._detected_seqs, first_seq, last_seq) else None
 
 
 def place_of(finding: Finding) -> int:
@@ -78,5 +104,6 @@ def _culprits_of(finding: Finding) -> tuple[int, ...]:
     return tuple(dict.fromkeys((finding.culprit_seq, *finding.culprits)))
 
 
-def _any_within(seqs: Iterable[int], first: int, last: int) -> bool:
-    return any(first <= seq <= last for seq in seqs)
+def _any_within(seqs: Sequence[int], first: int, last: int) -> bool:
+    index = bisect_left(seqs, first)
+    return index < len(seqs) and seqs[index] <= last

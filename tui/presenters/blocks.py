@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from ...replay.state import Block, Pool, State
+from ...replay.reads import slots_read
+from ...replay.state import Block, Pool, State, StepState
 from ...replay.writes import Write
-from .blame import CULPRIT, Blame, place_of
+from .blame import CULPRIT, Blame
 from .events import Names
 from .owners import TAG_WIDTH
 from .spans import Line, Span
@@ -36,11 +37,15 @@ class PoolView:
         return self.state.pool(self.group)
 
     @cached_property
+    def at_work(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.state.unfinished())
+
+    @cached_property
     def reads(self) -> frozenset[int]:
         """The blocks that the seeing request reads."""
         if self.request is None:
             return frozenset()
-        return frozenset(read_blocks(self.state, self.request, self.group))
+        return read_blocks(self.state, self.request, self.group)
 
 
 class BlockCell(NamedTuple):
@@ -54,7 +59,7 @@ class BlockCell(NamedTuple):
     is_written: bool
     """Written in the present step."""
     is_read: bool
-    """In the table of the seeing request."""
+    """By the seeing request, as its table or mask now stands."""
     is_blamed: bool
 
     @property
@@ -72,7 +77,7 @@ def cell(view: PoolView, number: int) -> BlockCell:
     write = present_writer(view.state, view.group, number)
     holders = [holder.request for holder in block.holders]
     owner = write.request if write else (holders[0] if holders else None)
-    readers = dict.fromkeys((*holders, *_stray_readers(view, number)))
+    readers = dict.fromkeys((*holders, *victims_reading(view, number)))
     others = [name for name in readers if name != owner]
     others.sort(key=lambda name: name != view.request)
     return BlockCell(
@@ -93,21 +98,23 @@ def present_writer(state: State, group: int, number: int) -> Write | None:
     return write if write is not None and write.generation == block.generation else None
 
 
-def read_blocks(state: State, request: str, group: int = 0) -> tuple[int, ...]:
-    """What the device was last told to read for a request in this step, else its own table."""
-    given = device_table(state, request, group)
-    if given is not None:
-        return given
-    return tuple(b for b in state.pool(group).table(request) if b is not None)
+def read_blocks(state: State, request: str, group: int = 0) -> frozenset[int]:
+    """The blocks that the present step's table and mask let a request read, until the step
+    completes; else those of its own table."""
+    size = state.pool(group).block_size
+    for build in reversed(_open_step(state).builds):
+        if (build.event.group or 0) == group and request in build.event.requests:
+            row = build.event.requests.index(request)
+            masks = [m.event for m in _open_step(state).masks if (m.event.group or 0) == group]
+            slots = slots_read(build.event, masks[-1] if masks else None, row, size)
+            return frozenset(slot // size for slot in slots)
+    return frozenset(b for b in state.pool(group).table(request) if b is not None)
 
 
 def device_table(state: State, request: str, group: int = 0) -> tuple[int, ...] | None:
     """The blocks that the present step's build lists for a request, until the step completes;
     None if it has no row there."""
-    step = state.steps.get(state.step)
-    if step is None or step.completed_seq is not None:
-        return None
-    for build in reversed(step.builds):
+    for build in reversed(_open_step(state).builds):
         event = build.event
         if (event.group or 0) != group or request not in event.requests:
             continue
@@ -118,24 +125,30 @@ def device_table(state: State, request: str, group: int = 0) -> tuple[int, ...] 
     return None
 
 
+def _open_step(state: State) -> StepState:
+    step = state.steps.get(state.step)
+    return step if step is not None and step.completed_seq is None else StepState()
+
+
 def is_blamed(view: PoolView, number: int) -> bool:
-    """From the culprit until the finding shows, and as long as the victim reads the block."""
-    seq = view.state.seq or 0
-    for finding in view.blame.of_block(number):
-        if place_of(finding) > seq:
-            continue
-        if seq <= finding.seq:
-            return True
-        if finding.victim and number in view.pool.table(finding.victim):
-            return True
-    return False
+    """From the culprit until the finding shows, and as long as a victim reads the block."""
+    blame, seq = view.blame.of_block(number), view.state.seq or 0
+    if blame is None:
+        return False
+    return blame.is_open(seq) or bool(victims_reading(view, number))
 
 
-def _stray_readers(view: PoolView, number: int) -> list[str]:
-    if not is_blamed(view, number):
+def victims_reading(view: PoolView, number: int) -> list[str]:
+    """The victims of findings about a block that have it in their tables."""
+    blame, seq = view.blame.of_block(number), view.state.seq or 0
+    if blame is None:
         return []
-    victims = dict.fromkeys(finding.victim for finding in view.blame.of_block(number))
-    return [name for name in victims if name and number in view.pool.table(name)]
+    return [
+        name
+        for name in view.at_work
+        if blame.is_victim(name, seq)
+        and (number in view.pool.table(name) or (name == view.request and number in view.reads))
+    ]
 
 
 def _fill(pool: Pool, block: Block, number: int) -> Fill:

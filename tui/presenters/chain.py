@@ -64,7 +64,7 @@ def _wrote(written: Written, names: Names) -> Line:
     return (
         names.owners.name(written.request),
         Span(f" at {ranges(positions)} ({written.kind})", "text"),
-        Span(f" “{text.strip()}”" if text else "", "bad"),
+        Span(f" “{text}”" if text else "", "bad"),
     )
 
 
@@ -73,5 +73,5 @@ def _entry(label: str, entry: Entry, names: Names, role: str = "text") -> Row:
 
 
 def _link(label: str, position: str, line: Line, seq: int) -> Row:
-    head = (Span(f"  {label:<{LABEL_WIDTH}} ", "dim"), Span(f"{position:<8} ", "place"))
+    head = (Span(f"  {label:<{LABEL_WIDTH}} ", "dim"), Span(f"{position:<7} ", "place"))
     return Row((*head, *line), seq=seq)

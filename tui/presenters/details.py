@@ -71,13 +71,13 @@ def _text(value: Any) -> str:
 
 def _request_added(event: RequestAdded, names: Names, width: int) -> list[Row]:
     rows = _fields(event, names, width, without=("prompt_tokens",))
-    prompt = names.pieces.quoted(event.prompt_tokens)
+    prompt = names.pieces.said(event.prompt_tokens)
     return [*rows, *(Row(line) for line in wrapped(prompt, width))]
 
 
 def _block_registered(event: BlockRegistered, names: Names, width: int) -> list[Row]:
     rows = _fields(event, names, width, without=("tokens",))
-    text = names.pieces.quoted(event.tokens)
+    text = names.pieces.said(event.tokens)
     return [*rows, *(Row(line) for line in wrapped(text, width))]
 
 
@@ -137,7 +137,7 @@ def _slots_written(event: SlotsWritten, names: Names, width: int) -> list[Row]:
         line = (
             Span(f"{tag.text:<5}", tag.role),
             Span(f"slots {ranges(numbers)} ", "text"),
-            Span(f"“{text.strip()}”" if text else "", "dim"),
+            Span(f"“{text}”" if text else "", "dim"),
         )
         rows.append(Row(line, request=name))
     return rows
@@ -150,7 +150,7 @@ def _tokens_sampled(event: TokensSampled, names: Names, width: int) -> list[Row]
         tag = names.owners.tag(name)
         line = (
             Span(f"{tag.text:<5}", tag.role),
-            Span(f"says {names.pieces.quoted([token])}", "text"),
+            Span(f"says {names.pieces.said([token])}", "text"),
             Span(f" at {position}, from row {row}", "dim"),
         )
         rows.append(Row(line, request=name))

@@ -65,7 +65,7 @@ class Names:
 
 def summary(envelope: Envelope, names: Names) -> Line:
     """What happened, without the kind."""
-    describe = _SUMMARIES.get(type(envelope.event))
+    describe = SUMMARIES.get(type(envelope.event))
     return describe(envelope.event, names) if describe else ()
 
 
@@ -255,7 +255,7 @@ def _draft_verified(event: DraftVerified, names: Names) -> Line:
 def _tokens_sampled(event: TokensSampled, names: Names) -> Line:
     return joined(
         [
-            (names.owners.tag(name), _t(" " + names.pieces.quoted([token])))
+            (names.owners.tag(name), _t(" " + names.pieces.said([token])))
             for name, token in _rows(event.requests, event.tokens)
         ],
         "  ",
@@ -345,7 +345,7 @@ def rows_by_phase(event: StepScheduled) -> Counter[str]:
     return tokens
 
 
-_SUMMARIES: Mapping[type[Event], Callable[[Any, Names], Line]] = {
+SUMMARIES: Mapping[type[Event], Callable[[Any, Names], Line]] = {
     RunStarted: _run_started,
     RunEnded: _run_ended,
     PiecesDefined: _pieces_defined,

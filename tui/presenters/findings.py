@@ -29,13 +29,15 @@ def finding_row(finding: Finding, position: str, names: Names) -> Row:
         Span(f"{finding.fault_class or '':<4}", "bad" if finding.root else "text"),
         Span(f"{finding.check:<16}", "strong" if finding.root else "text"),
         Span(f"{position:<9}", "place"),
-        *_who(finding, names),
+        *parties(finding, names),
+        Span("  "),
         Span(finding.explanation, "text" if finding.root else "dim"),
     )
     return Row(line, place_of(finding), finding.block, finding.victim)
 
 
-def _who(finding: Finding, names: Names) -> Line:
+def parties(finding: Finding, names: Names) -> Line:
+    """`r1←r0 b2`: who read whose block."""
     if finding.victim is None:
         return ()
     spans: list[Span] = [names.owners.name(finding.victim)]
@@ -43,4 +45,4 @@ def _who(finding: Finding, names: Names) -> Line:
         spans += [Span("←", "dim"), names.owners.name(finding.source)]
     if finding.block is not None:
         spans += [Span(" ", "dim"), block_span(finding.block)]
-    return *spans, Span("  ")
+    return tuple(spans)

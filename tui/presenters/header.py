@@ -49,7 +49,7 @@ def _off(run: RunStarted) -> str:
 def _verdict(report: Report | None, problems: tuple[str, ...]) -> Line:
     if report is None:
         return (Span(" checking… ", "dim.fill"),)
-    found = Span(f" {counted(len(report.roots), 'root')} of {len(report.findings)} ", "dim")
+    found = Span(f" {counted(len(report.findings), 'finding')} ", "dim")
     badge = (verdict_span(report.verdict), *((found,) if report.findings else ()))
     if problems and report.verdict != "incomplete":
         return *badge, Span(" incomplete ", "warn.fill")

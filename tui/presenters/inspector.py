@@ -11,8 +11,9 @@ from ...replay.state import State
 from ...replay.writes import Write
 from .blame import CULPRIT, DETECTED, Blame
 from .details import details
-from .events import Names, block_span, kind_role, short_key, summary
-from .spans import Line, Row, Span, counted, joined, ranges, wrapped
+from .events import Names, block_span, kind_role, short_key, summary, word
+from .findings import parties
+from .spans import Line, Row, Span, counted, flowed, joined, ranges, wrapped
 
 MOST_FINDINGS = 4
 """One wrong decision may show in any number of them; the list of findings has them all."""
@@ -35,10 +36,13 @@ class Inspected:
 
 
 def inspect(shown: Inspected, names: Names, width: int) -> list[Row]:
-    event: list[Row] = []
-    for finding in shown.blame.at(shown.envelope.seq)[:MOST_FINDINGS]:
-        event += finding_rows(finding, shown.envelope.seq, names, width)
+    seq = shown.envelope.seq
+    first, *others = shown.blame.at(seq) or (None,)
+    event: list[Row] = [] if first is None else finding_rows(first, seq, names, width)
     event += shown.chain
+    event += [_finding_line(finding, seq, names) for finding in others[:MOST_FINDINGS]]
+    if len(others) > MOST_FINDINGS:
+        event.append(Row((Span(f"  and {len(others) - MOST_FINDINGS} more", "dim"),)))
     event += event_rows(shown.envelope, names, width)
     if shown.block is None:
         name = getattr(shown.envelope.event, "request", None)
@@ -49,22 +53,53 @@ def inspect(shown: Inspected, names: Names, width: int) -> list[Row]:
 
 
 def finding_rows(finding: Finding, seq: int, names: Names, width: int) -> list[Row]:
-    is_culprit = finding.culprit_seq == seq or seq in finding.culprits
-    what = "to blame for" if is_culprit else "shows"
+    """What was found, in the checks' words, and the exact place of a wrong row or mask."""
+    is_culprit = _is_culprit(finding, seq)
     head: Line = (
-        Span(f"{CULPRIT if is_culprit else DETECTED} {what} ", "bad"),
+        Span(f"{CULPRIT if is_culprit else DETECTED} ", "bad"),
+        Span("to blame for " if is_culprit else "shows ", "bad"),
         Span(f"{finding.check} ", "strong"),
         Span(f"{finding.fault_class or ''} ", "bad"),
+        *_seen_at(finding, seq),
     )
-    if is_culprit and finding.seq != seq:
-        head = (*head, Span("seen at ", "dim"), Span(finding.position, "place"))
-    other = finding.seq if is_culprit else finding.culprit_seq
-    rows = [Row(head, seq=other)]
+    rows = [Row(head, seq=_other_end(finding, seq))]
     rows += [Row(line) for line in wrapped(finding.explanation, width, "text", "  ")]
+    place = [
+        (Span(f"{name} ", "dim"), Span(word(value), "text"))
+        for name in ("row", "query", "key", "expected", "actual")
+        if (value := getattr(finding, name)) is not None and finding.row is not None
+    ]
+    rows += [Row(line) for line in flowed(place, width, "  ")]
     if finding.also_affected:
         tags = joined([(names.owners.name(name),) for name in finding.also_affected])
         rows.append(Row((Span("  also affected ", "dim"), *tags)))
     return rows
+
+
+def _finding_line(finding: Finding, seq: int, names: Names) -> Row:
+    line: Line = (
+        Span(f"{CULPRIT if _is_culprit(finding, seq) else DETECTED} ", "bad"),
+        Span(f"{finding.check} ", "text"),
+        *parties(finding, names),
+        Span("  "),
+        *_seen_at(finding, seq),
+    )
+    return Row(line, seq=_other_end(finding, seq))
+
+
+def _is_culprit(finding: Finding, seq: int) -> bool:
+    return finding.culprit_seq == seq or seq in finding.culprits
+
+
+def _seen_at(finding: Finding, seq: int) -> Line:
+    if finding.seq == seq:
+        return ()
+    return Span("seen at ", "dim"), Span(finding.position, "place")
+
+
+def _other_end(finding: Finding, seq: int) -> int | None:
+    """From the culprit to where it shows, and back."""
+    return finding.seq if _is_culprit(finding, seq) else finding.culprit_seq
 
 
 def event_rows(envelope: Envelope, names: Names, width: int) -> list[Row]:
@@ -142,7 +177,7 @@ def _run_row(run: _Run, names: Names) -> Row:
         Span(f" {write.kind} ", "dim"),
         Span(f"{write.step}:{write.seq}", "place"),
         Span(stale, "warn"),
-        Span(f" “{text.strip()}”" if text else "", "text" if run.is_present else "dim"),
+        Span(f" “{text}”" if text else "", "text" if run.is_present else "dim"),
     )
     return Row(line, seq=write.seq)
 
@@ -155,7 +190,5 @@ def request_rows(state: State, name: str, names: Names, width: int) -> list[Row]
     for label, tokens in (("asked", request.tokens[:prompt]), ("says", request.tokens[prompt:])):
         text = names.pieces.text(tokens)
         if text:
-            rows += [
-                Row(line) for line in wrapped(f"{label} “{text.strip()}”", width, "text", "  ")
-            ]
+            rows += [Row(line) for line in wrapped(f"{label} “{text}”", width, "text", "  ")]
     return rows

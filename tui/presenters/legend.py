@@ -49,30 +49,20 @@ def grid_legend(request: str | None) -> Line:
 
 def help_lines() -> list[Line]:
     keys: list[Line] = [(Span(f" {key:<10}", "strong"), Span(what, "text")) for key, what in KEYS]
+    return [*keys, (), (Span(" Steps   ", "strong"), *steps_legend()), *_about_blocks()]
+
+
+def _about_blocks() -> list[Line]:
+    indent = Span("         ")
     return [
-        *keys,
-        (),
-        (Span(" Steps   ", "strong"), *steps_legend()),
-        (
-            Span(" Blocks  ", "strong"),
-            Span("coloured by the request whose tokens they hold. ", "text"),
-            Span("r0→r2+1", "owner0.fill"),
-            Span(" r0's,", "text"),
-        ),
-        (Span("         r2 and one more hold it too.  ", "text"), *grid_legend(None)[:6]),
-        (
-            Span("         ", "text"),
-            Span(" r0 ", "owner0.fill"),
-            Span(" held  ", "text"),
-            Span(" r0 ", "owner0.cached"),
-            Span(" nobody holds it, its key can still be found  ", "text"),
-            Span(" · ", "cell.free"),
-            Span(" free", "text"),
-        ),
-        (
-            Span(" Tables  ", "strong"),
-            Span("tokens in ", "text"),
-            Span("red", "bad"),
-            Span(" are not the request's own.", "text"),
-        ),
-    ]
+        (Span(" Blocks  ", "strong"), Span("are coloured by whose tokens they hold")),
+        (indent, Span("r0→r2+1", "owner0.fill"), Span(" r0's; r2 and one more hold it too")),
+        (indent, Span(" r0 ", "owner0.fill"), Span(" held by somebody")),
+        (indent, Span(" r0 ", "owner0.cached"), Span(" held by nobody, but its key can be found")),
+        (indent, Span(" ·  ", "cell.free"), Span(" free")),
+        (indent, Span(READ, "strong"), Span(" read by the selected request")),
+        (indent, Span(WRITTEN, "strong"), Span(" written in this step")),
+        (indent, Span(CULPRIT, "bad"), Span(" a finding is about it")),
+        (Span(" Tables  ", "strong"), Span("show in "), Span("red", "bad"),
+         Span(" tokens that are not the request's own")),
+    ]  # fmt: skip

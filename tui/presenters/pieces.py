@@ -1,53 +1,30 @@
-"""Tokens as text, where the trace has it."""
+"""Tokens as text that can be put on a screen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-_WORD_MARKS = ("Ġ", "▁")
+from ...replay import pieces
 
 
-class Pieces:
-    """Token -> text, as `PiecesDefined` gave it.
-
-    Pieces with a word mark are joined as their tokenizer would; where no piece has one, `##`
-    continues a word and all others are words of their own.
-    """
-
-    def __init__(self, known: Mapping[int, str] | None = None) -> None:
-        self._known = dict(known or {})
-        self._marked = any(piece.startswith(_WORD_MARKS) for piece in self._known.values())
+class Pieces(pieces.Pieces):
+    """As the reports have them, without signs that would move the cursor or break a line."""
 
     def each(self, tokens: Sequence[int | None]) -> list[str] | None:
-        """One text per token, which joined are the text; None when no token has a known one."""
-        pieces = [None if token is None else self._known.get(token) for token in tokens]
-        if not any(piece is not None for piece in pieces):
-            return None
-        shown = ["?" if piece is None else piece for piece in pieces]
-        if self._marked:
-            return [_visible(_unmarked(piece)) for piece in shown]
-        return [
-            _visible(piece[2:] if piece.startswith("##") else f" {piece}" if i else piece)
-            for i, piece in enumerate(shown)
-        ]
+        each = super().each(tokens)
+        return None if each is None else [_visible(text) for text in each]
 
     def text(self, tokens: Sequence[int | None]) -> str | None:
-        """These tokens as text; None when none of them has a known one."""
+        """These tokens as running text; None when none of them has a known one."""
         each = self.each(tokens)
-        return None if each is None else "".join(each)
+        return None if each is None else "".join(each).strip()
 
-    def quoted(self, tokens: Sequence[int | None]) -> str:
+    def said(self, tokens: Sequence[int | None]) -> str:
         """As text in quotes, or as numbers."""
         text = self.text(tokens)
         if text is not None:
-            return f"“{text.strip()}”"
+            return f"“{text}”"
         return " ".join("?" if token is None else str(token) for token in tokens)
-
-
-def _unmarked(piece: str) -> str:
-    for mark in _WORD_MARKS:
-        piece = piece.replace(mark, " ")
-    return piece.replace("Ċ", "\n")
 
 
 def _visible(text: str) -> str:

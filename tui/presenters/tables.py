@@ -7,12 +7,15 @@ from ...replay.requests import RequestState
 from ...replay.state import Pool, State
 from ...replay.writes import Write
 from .blame import CULPRIT
-from .blocks import PoolView, device_table, is_blamed, present_writer
+from .blocks import PoolView, device_table, present_writer
 from .events import Names
 from .spans import Line, Row, Span, joined
 
 MOST_PASSPHRASES = 500
 """With more requests than this, answers aren't searched for the others' passphrases."""
+
+LEAD = 2
+"""Tokens shown before the first foreign one."""
 
 _STATUS = {
     "waiting": ("waits", "dim"),
@@ -52,7 +55,7 @@ def answer(state: State, name: str, names: Names) -> Line:
     if not said:
         return ()
     role = "bad" if _says_foreign(state, name, said) else "text"
-    return (Span(f"“{said.strip()}”", role),)
+    return (Span(f"“{said}”", role),)
 
 
 def _says_foreign(state: State, name: str, said: str) -> bool:
@@ -85,7 +88,7 @@ def _table_row(
     if number is None:
         return Row((Span(f"{index:>3} ", "dim"), Span("-", "dim")))
     write = present_writer(view.state, view.group, number)
-    mark = CULPRIT if is_blamed(view, number) else " "
+    mark = CULPRIT if _is_wrong(view, number) else " "
     differs = own is not None and number != own
     stray = Span(f" device; own is b{own}", "bad") if differs else Span("")
     line = (
@@ -95,9 +98,15 @@ def _table_row(
         *_by(write, names, is_narrow),
         *(() if is_narrow else _holders(view, number, names)),
         stray,
-        *content(view, index, number, names),
+        *content(view, index, number, names, lead=0 if is_narrow else LEAD),
     )
     return Row(line, block=number)
+
+
+def _is_wrong(view: PoolView, number: int) -> bool:
+    """A finding says that this request has no right to the block."""
+    blame, seq = view.blame.of_block(number), view.state.seq or 0
+    return blame is not None and view.request is not None and blame.is_victim(view.request, seq)
 
 
 def _by(write: Write | None, names: Names, is_narrow: bool) -> Line:
@@ -121,7 +130,7 @@ def _holders(view: PoolView, number: int, names: Names) -> Line:
     return *tags, *rest, Span(" " * max(8 - used, 1))
 
 
-def content(view: PoolView, index: int, number: int, names: Names) -> Line:
+def content(view: PoolView, index: int, number: int, names: Names, lead: int) -> Line:
     """The text in a block's slots; tokens that are not the request's own stand out."""
     request = view.state.requests.get(view.request) if view.request is not None else None
     tokens = slot_tokens(view.pool, view.state, number, view.group)
@@ -134,16 +143,16 @@ def content(view: PoolView, index: int, number: int, names: Names) -> Line:
         token is not None and mine is not None and token != mine
         for token, mine in zip(tokens, own, strict=True)
     ]
-    return _excerpt(each, tokens, wrong)
+    return _excerpt(each, tokens, wrong, lead)
 
 
-def _excerpt(each: list[str], tokens: list[int | None], wrong: list[bool]) -> Line:
-    """Begins shortly before the first wrong token, if there is one."""
-    start = max(wrong.index(True) - 2, 0) if True in wrong else 0
+def _excerpt(each: list[str], tokens: list[int | None], wrong: list[bool], lead: int) -> Line:
+    """Begins `lead` tokens before the first wrong one, if there is one."""
+    start = max(wrong.index(True) - lead, 0) if True in wrong else 0
     out: list[Span] = [Span("…", "dim")] if start else []
     for text, token, is_wrong in list(zip(each, tokens, wrong, strict=True))[start:]:
         if token is not None:
-            out.append(Span(text, "bad" if is_wrong else "text"))
+            out.append(Span(text if out else text.lstrip(), "bad" if is_wrong else "text"))
     return tuple(out)
 
 

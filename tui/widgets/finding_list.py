@@ -32,7 +32,7 @@ class FindingList(LineList):
         self._places = [place_of(finding) for finding in report.findings]
         roots = len(report.roots)
         also = len(report.findings) - roots
-        tail = f", {counted(also, 'consequence')}" if also else ""
+        tail = f", {also} more" if also else ""
         self.border_title = f"findings · {counted(roots, 'root')}{tail}"
 
     def show(self, scene: Scene) -> None:

@@ -12,7 +12,7 @@ from .lines import LineList, note
 
 
 class Inspector(LineList):
-    GRAIN = 16
+    GRAIN = 8
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -26,7 +26,7 @@ class LineList(ScrollView, inherit_bindings=False, can_focus=True):
     ]
 
     GRAIN: ClassVar[int] = 1
-    """The list is as long as a multiple of this, which leaves empty lines at its end."""
+    """A list that doesn't fit grows by this many lines, which leaves empty ones at its end."""
 
     DEFAULT_CSS = """
     LineList {
@@ -85,8 +85,9 @@ class LineList(ScrollView, inherit_bindings=False, can_focus=True):
 
     def _fit(self) -> None:
         """Another virtual size costs a new layout of the screen, so it changes in few steps."""
-        height = -(-self.count // self.GRAIN) * self.GRAIN
-        self.virtual_size = Size(self.width, max(height, self.size.height))
+        seen = self.size.height
+        grains = -(-(self.count - seen) // self.GRAIN)
+        self.virtual_size = Size(self.width, seen + max(grains, 0) * self.GRAIN)
 
     def render_line(self, y: int) -> Strip:
         index = self.scroll_offset.y + y
