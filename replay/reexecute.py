@@ -114,6 +114,16 @@ class Reexecutor:
             return Rerun(sink.envelopes, finished=False)
         return Rerun(sink.envelopes, finished=True)
 
+    def other_versions(self) -> list[str]:
+        """What differs between the machine of the recording and this one: numerics may drift."""
+        recorded = self.recording.header.versions
+        here = self._model.runner(self.recording.config).card.versions
+        return [
+            f"{name} {recorded[name]} (here {here[name]})"
+            for name in sorted(recorded.keys() & here.keys())
+            if recorded[name] != here[name]
+        ]
+
     def _step_limit(self) -> int:
         sampled = sum(len(tokens) for tokens in self.recording.sampled.values())
         return PATIENCE * max(self.recording.steps, sampled, 1)

@@ -17,6 +17,7 @@ from ...replay.reexecute import Reexecutor
 from ..console import err, out, print_json
 from ..options import Format
 from ..traces import read_all
+from .replay import tell_versions
 
 
 def bisect(
@@ -51,10 +52,12 @@ def bisect(
         envelopes = read_all(reader)
     recording = Recording.of(envelopes)
     loaded = open_model(model or recording.header.model, recording.config)
+    executor = Reexecutor(recording, loaded)
+    tell_versions(executor)
     with err().status("bisecting") as status:
         found = search(
             envelopes,
-            Reexecutor(recording, loaded),
+            executor,
             victim=victim,
             progress=lambda what: status.update(what),
         )

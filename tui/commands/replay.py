@@ -71,12 +71,20 @@ def replay(
     recording = Recording.of(recorded)
     changes = given(switches)
     loaded = open_model(model or recording.header.model, recording.config)
-    rerun = Reexecutor(recording, loaded).run(changes, only=only, force_tokens=force_tokens)
+    executor = Reexecutor(recording, loaded)
+    tell_versions(executor)
+    rerun = executor.run(changes, only=only, force_tokens=force_tokens)
     if output is not None:
         _save(rerun, output, force)
     if verify is None and (changes or only):
         return _show(rerun, loaded)
     return _compare(recorded, rerun, bits=verify == "bits")
+
+
+def tell_versions(executor: Reexecutor) -> None:
+    """Other versions may sample other tokens, which is nobody's leak."""
+    if others := executor.other_versions():
+        say(f"note: recorded with {', '.join(others)}; if it diverges, try --force-tokens")
 
 
 def _save(rerun: Rerun, path: Path, force: bool) -> None:
