@@ -51,8 +51,15 @@ class TraceChecked(Message):
 
 
 @dataclass
+class TraceCut(Message):
+    """A worker met damage, and the reader goes on with what comes before it."""
+
+    problems: tuple[str, ...]
+
+
+@dataclass
 class TraceUnreadable(Message):
-    """A worker met damage that opening the trace had not."""
+    """Something was asked of the trace that can't be read."""
 
     why: str
 

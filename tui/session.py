@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..recorder.errors import BadInput
 from ..recorder.events import Envelope
 from ..recorder.reader import TraceReader
 from ..replay.findings import Finding
@@ -36,9 +37,14 @@ class Scene:
 
 
 class Session:
-    """Where the person is in the trace, what they look at, and what workers have found."""
+    """Where the person is in the trace, what they look at, and what workers have found.
+
+    Raises BadInput for a trace without events.
+    """
 
     def __init__(self, source: TraceReader) -> None:
+        if source.last_seq is None:
+            raise BadInput(f"{source.path} holds no event; record again, or copy the whole file")
         self.source = source
         self.header = source.run
         self.timeline = Timeline(source)
@@ -51,7 +57,7 @@ class Session:
         self.state: State | None = None
         self.folded_until = -1
         """How far keyframes reach: up to there no seek is long."""
-        self.seq = 0
+        self.seq = self.tape.first_seq
         self.picked_request: str | None = None
         self.picked_block: int | None = None
         self._request: str | None = None
@@ -74,6 +80,13 @@ class Session:
             self.state = state
             self._follow()
         return seq == self.seq
+
+    def reopen(self) -> None:
+        """After damage was met: the source now ends where it can be trusted."""
+        self.timeline = Timeline(self.source)
+        self.tape = Tape(self.source)
+        self.seq = min(self.seq, self.tape.last_seq)
+        self.state = None
 
     # --- where ------------------------------------------------------------------------------------
 

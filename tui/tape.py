@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import cached_property
 
+from ..recorder.errors import UnreadableTrace
 from ..recorder.events import Envelope
 from ..replay.source import EventSource
 
@@ -15,12 +16,17 @@ PAGES_KEPT = 64
 
 
 class Tape:
-    """Random access to the events of a source. A seq that was dropped has none."""
+    """Random access to the events of a source.
+
+    A seq that was dropped has no event, and neither has one in a damaged part of the file: that
+    the reader met damage is the whole trace's affair (`problems`), not a line's.
+    """
 
     def __init__(self, source: EventSource) -> None:
         self._source = source
         self._pages: OrderedDict[int, dict[int, Envelope]] = OrderedDict()
         self.last_seq = source.last_seq or 0
+        self.first_seq = self.next(-1) or 0
 
     @cached_property
     def widths(self) -> tuple[int, int]:
@@ -29,14 +35,16 @@ class Tape:
         return len(str(self.last_seq)), len(str(last.step if last else 0))
 
     def get(self, seq: int) -> Envelope | None:
-        """Raises UnreadableTrace at damage."""
         return self._page(seq // PAGE).get(seq)
 
     def next(self, seq: int) -> int | None:
         """The seq of the event after `seq`; None at the end."""
         if self.get(seq + 1) is not None:
             return seq + 1
-        found = next(iter(self._source.envelopes(seq + 1)), None)
+        try:
+            found = next(iter(self._source.envelopes(seq + 1)), None)
+        except UnreadableTrace:
+            return None
         return None if found is None else found.seq
 
     def previous(self, seq: int) -> int | None:
@@ -50,11 +58,15 @@ class Tape:
     def _page(self, number: int) -> dict[int, Envelope]:
         found = self._pages.get(number)
         if found is None:
-            start = number * PAGE
-            found = {e.seq: e for e in self._source.envelopes(start, start + PAGE)}
-            self._pages[number] = found
+            found = self._pages[number] = self._read(number * PAGE)
             if len(self._pages) > PAGES_KEPT:
                 self._pages.popitem(last=False)
         else:
             self._pages.move_to_end(number)
         return found
+
+    def _read(self, start: int) -> dict[int, Envelope]:
+        try:
+            return {e.seq: e for e in self._source.envelopes(start, start + PAGE)}
+        except UnreadableTrace:
+            return {}

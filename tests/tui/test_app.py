@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from kvrewind.recorder.errors import BadInput
+from kvrewind.recorder.reader import TraceReader
+from kvrewind.recorder.writer import TraceWriter
 from kvrewind.replay.findings import Finding
 from kvrewind.tui.app import KvrewindApp
 from kvrewind.tui.screens.debugger import DebuggerScreen
@@ -250,9 +252,6 @@ async def test_a_run_that_cant_be_re_executed_says_why(opened):
 
 
 async def test_an_incomplete_trace_says_so_and_can_be_stepped(tmp_path, leak):
-    from kvrewind.recorder.reader import TraceReader
-    from kvrewind.recorder.writer import TraceWriter
-
     path = tmp_path / "killed.kvtrace"
     with TraceWriter(path) as sink:
         for envelope in leak[:300]:
@@ -264,6 +263,22 @@ async def test_an_incomplete_trace_says_so_and_can_be_stepped(tmp_path, leak):
         assert "no end record" in seen(app, "#head")
         await pilot.press("n", "n")
         assert app.session.seq == first_root(app).culprit_seq + 2
+
+
+async def test_a_damaged_trace_is_shown_up_to_the_damage(tmp_path, trace_of):
+    path = tmp_path / "damaged.kvtrace"
+    data = bytearray(trace_of("leak").read_bytes())
+    middle = len(data) // 2 // 4096 * 4096
+    data[middle : middle + 8192] = b"\xff" * 8192
+    path.write_bytes(data)
+    with TraceReader(path) as reader:
+        app = KvrewindApp(reader)
+        async with app.run_test(size=SIZE) as pilot:
+            await checked(pilot)
+            assert "damaged" in seen(app, "#head")
+            await pilot.press("end")
+            assert 100 < app.session.seq < 500
+            assert app.session.state is not None
 
 
 async def test_one_pane_can_fill_the_screen_and_give_it_back(opened):

@@ -14,7 +14,7 @@ from textual.timer import Timer
 from textual.widgets import Footer, Static
 from textual.worker import get_current_worker
 
-from ...recorder.errors import KvrewindError
+from ...recorder.errors import KvrewindError, UnreadableTrace
 from ...replay.history import allocations_of_block
 from ...replay.provenance import chain
 from ..messages import (
@@ -26,6 +26,7 @@ from ..messages import (
     Seek,
     StateFolded,
     TraceChecked,
+    TraceCut,
     TraceUnreadable,
 )
 from ..overview import overviews
@@ -102,8 +103,8 @@ class DebuggerScreen(Screen[None]):
         strip = self.query_one(StepStrip)
         strip.border_title = markup_of((Span("steps · "), *steps_legend()))
         self.query_one(EventList).focus()
-        start = self.session.timeline.position(self._position) if self._position else 0
-        self._go(start)
+        timeline, first = self.session.timeline, self.session.tape.first_seq
+        self._go(timeline.position(self._position) if self._position else first)
         self._read_trace()
 
     # --- moving -----------------------------------------------------------------------------------
@@ -111,7 +112,12 @@ class DebuggerScreen(Screen[None]):
     def _go(self, seq: int | None, *, remember: bool = False) -> None:
         if seq is None:
             return
-        if not self.session.go(seq, remember=remember):
+        try:
+            is_there = self.session.go(seq, remember=remember)
+        except KvrewindError as error:
+            self.post_message(TraceUnreadable(str(error)))
+            is_there = True
+        if not is_there:
             self._fold(seq)
         self._show()
 
@@ -243,23 +249,35 @@ class DebuggerScreen(Screen[None]):
 
     @work(thread=True, group="read")
     def _read_trace(self) -> None:
+        try:
+            self._read()
+        except UnreadableTrace:
+            # asking for the problems makes the reader go on with what can be trusted
+            self.post_message(TraceCut(tuple(self.session.source.problems)))
+        except KvrewindError as error:
+            self.post_message(TraceUnreadable(str(error)))
+
+    def _read(self) -> None:
         """Steps first, then findings, then keyframes for quick seeks."""
         from ...replay.check import check
 
         worker, source = get_current_worker(), self.session.source
-        try:
-            for overview in overviews(source):
-                self.post_message(OverviewRead(overview))
-                if worker.is_cancelled:
-                    return
-            report = check(source.envelopes())
-            self.post_message(TraceChecked(report, tuple(source.problems)))
-            for reached in self.session.timeline.warming():
-                if worker.is_cancelled:
-                    return
-                self.post_message(Folding(reached))
-        except KvrewindError as error:
-            self.post_message(TraceUnreadable(str(error)))
+        for overview in overviews(source):
+            self.post_message(OverviewRead(overview))
+            if worker.is_cancelled:
+                return
+        report = check(source.envelopes())
+        self.post_message(TraceChecked(report, tuple(source.problems)))
+        for reached in self.session.timeline.warming():
+            if worker.is_cancelled:
+                return
+            self.post_message(Folding(reached))
+
+    def on_trace_cut(self, message: TraceCut) -> None:
+        self.session.reopen()
+        self.query_one(EventList).tape = self.query_one(FindingList).tape = self.session.tape
+        self._go(self.session.seq)
+        self._read_trace()
 
     def on_overview_read(self, message: OverviewRead) -> None:
         self.session.take_overview(message.overview)

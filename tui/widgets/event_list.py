@@ -18,19 +18,19 @@ class EventList(LineList):
 
     def __init__(self, tape: Tape, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._tape = tape
+        self.tape = tape
         self._scene: Scene | None = None
 
     def show(self, scene: Scene) -> None:
         self._scene = scene
-        self.border_title = f"events · {scene.seq} of {self._tape.last_seq}"
-        self.set_lines(self._tape.last_seq + 1, scene.seq, (scene.names, scene.blame))
+        self.border_title = f"events · {scene.seq} of {self.tape.last_seq}"
+        self.set_lines(self.tape.last_seq + 1, scene.seq, (scene.names, scene.blame))
 
     def row(self, index: int, width: int) -> Row:
-        envelope = self._tape.get(index)
+        envelope = self.tape.get(index)
         if envelope is None or self._scene is None:
             return note(f"{index:>8}  not recorded")
-        seq_width, step_width = self._tape.widths
+        seq_width, step_width = self.tape.widths
         line = (
             glyph(self._scene.blame.mark(index)),
             Span(f"{envelope.step:>{step_width}}:", "dim"),

@@ -19,7 +19,7 @@ CHECKING = "checking the trace…"
 class FindingList(LineList):
     def __init__(self, tape: Tape, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._tape = tape
+        self.tape = tape
         self._scene: Scene | None = None
         self._notes: Sequence[str] = (CHECKING,)
         self._places: list[int] = []
@@ -52,7 +52,7 @@ class FindingList(LineList):
         if self._scene is None or index >= len(self._places):
             return note(self._notes[index - len(self._places)])
         finding = self._scene.blame.findings[index]
-        culprit = self._tape.get(self._places[index])
+        culprit = self.tape.get(self._places[index])
         position = finding.position if culprit is None else culprit.position
         return finding_row(finding, position, self._scene.names)
 
