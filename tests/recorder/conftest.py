@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from kvrewind.recorder.events import (
     EVENTS,
@@ -23,9 +22,6 @@ from kvrewind.recorder.events import (
 )
 from kvrewind.recorder.fields import FieldSpec, fields_of
 from kvrewind.recorder.writer import TraceWriter
-
-settings.register_profile("recorder", deadline=None)
-settings.load_profile("recorder")
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)
