@@ -23,7 +23,7 @@ class KvrewindApp(App[None]):
     CSS_PATH = "kvrewind.tcss"
     TITLE = "kvrewind"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 -- as App has it
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall"), (50, "-tower")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
 
     def __init__(

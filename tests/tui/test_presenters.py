@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from kvrewind.recorder.events import EVENTS, BlockAllocated, BlockFreed, BlockShared, MaskBuilt
 from kvrewind.recorder.fields import fields_of
@@ -346,3 +349,13 @@ def test_the_header_keeps_verdict_and_position_when_it_is_narrow(leak):
     assert len(line) == 60
     assert "contaminated" in line
     assert line.endswith("at 2:41 ")
+
+
+def test_presenters_and_the_session_need_no_terminal_library():
+    code = (
+        "import sys, kvrewind.tui.session, kvrewind.tui.presenters.legend, "
+        "kvrewind.tui.presenters.trials; "
+        "print([name for name in ('textual', 'torch') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr

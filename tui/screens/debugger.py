@@ -289,7 +289,8 @@ class DebuggerScreen(Screen[None]):
         if self._has_moved:
             self._show()
         else:
-            self._go(self.session.culprit() or self.session.seq)
+            culprit = self.session.culprit()
+            self._go(self.session.seq if culprit is None else culprit)
 
     def on_trace_unreadable(self, message: TraceUnreadable) -> None:
         self.notify(message.why, severity="error", timeout=30)

@@ -23,6 +23,7 @@ class FindingList(LineList):
         self._scene: Scene | None = None
         self._notes: Sequence[str] = (CHECKING,)
         self._places: list[int] = []
+        self.border_title = "findings"
 
     def take(self, report: Report, problems: Sequence[str]) -> None:
         """What was found, or else why nothing could be."""
@@ -33,7 +34,8 @@ class FindingList(LineList):
         roots = len(report.roots)
         also = len(report.findings) - roots
         tail = f", {also} more" if also else ""
-        self.border_title = f"findings · {counted(roots, 'root')}{tail}"
+        found = f"{counted(roots, 'root')}{tail}" if report.findings else "none"
+        self.border_title = f"findings · {found}"
 
     def show(self, scene: Scene) -> None:
         self._scene = scene
