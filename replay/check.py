@@ -132,7 +132,13 @@ class Inspection:
             if build.seq < (step.scheduled_seq or 0):  # scheduled after it was built
                 built[build.seq] = rows_of(build, number, step)
         rows = latest_rows([row for build in builds for row in built.get(build.seq, ())])
-        scheduled = frozenset(step.scheduled.requests if step.scheduled else ())
+        scheduled = frozenset(
+            name
+            for event in (step.scheduled,)
+            if event is not None
+            for name, count in zip(event.requests, event.scheduled, strict=False)
+            if count > 0
+        )
         dispatched = StepRows(number, seq, rows, latest_masks(step.masks, builds), scheduled)
         for row in dispatched.live():
             self._prepare(dispatched, row)

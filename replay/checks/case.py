@@ -82,6 +82,8 @@ class Case:
         self.releases: dict[tuple[int, str, int | None, int], Culprit] = {}
         self.last_release: Culprit | None = None
         self.shared_generations: set[tuple[int, int, int]] = set()
+        self._handed: dict[tuple[int, int], tuple[int, str, int]] = {}
+        """(group, block) -> (generation, request, index) of its last allocation."""
         self.dirty: dict[tuple[int, int], int] = {}
         self.proofs: dict[tuple[int, str], Proof] = {}
         self.open_steps: dict[int, OpenStep] = {}
@@ -151,6 +153,22 @@ class Case:
 
     def is_holder(self, group: int, request: str, block: int) -> bool:
         return any(h.request == request for h in self.state.pool(group).block(block).holders)
+
+    def was_handed(self, group: int, block: int, generation: int, request: str, index: int) -> bool:
+        """Whether that generation of the block is the request's at that index."""
+        hold = self.hold(group, request, index)
+        return self._handed.get((group, block)) == (generation, request, index) or (
+            hold is not None and (hold.block, hold.generation) == (block, generation)
+        )
+
+    def has_stale_holders(self, group: int, block: int) -> bool:
+        """Whether somebody never gave the block up from before it was last handed out."""
+        return any(
+            name == group
+            and self.holds[group, request][index].block == block
+            and self.is_judged(request)
+            for name, request, index in self.stale_holds
+        )
 
     def kept_release(self, group: int, request: str, index: int, block: int) -> Culprit | None:
         """The last release of that block by that request at that index."""
@@ -282,6 +300,7 @@ class Case:
         block = self.state.pool(group).block(event.block)
         if isinstance(event, BlockAllocated):
             self.dirty[group, event.block] = envelope.seq
+            self._handed[group, event.block] = (block.generation, event.request, event.index)
             for holder in self.prior.holders:
                 for index in self.held_indices(group, holder.request, event.block):
                     self.stale_holds.add((group, holder.request, index))

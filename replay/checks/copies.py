@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...recorder.events import BlockCopied, Envelope
 from ..state import Holder
 from .base import Culprit, Violation, culprit_of
-from .case import Case, Subject
+from .case import Case
+from .causes import copy_subject, handed_subject
 from .contents import SlotProblem
 from .context import Mismatch
-from .ref_count import subject as block_subject
 from .rows import Row, StepRows
 
 Name = tuple[int, int, int]
@@ -81,7 +81,7 @@ class Copies:
         """A row reads a slot that a copy should have filled, or filled wrongly."""
         name = (row.group, problem.block, problem.generation)
         hold, write = problem.hold, problem.write
-        if hold is None or case.cause(block_subject(*name), copy_subject(*name)) is not None:
+        if hold is None or case.cause(handed_subject(*name), copy_subject(*name)) is not None:
             return
         if problem.mismatch is not None and write is not None and write.kind == "copy":
             self._report_wrong(
@@ -131,10 +131,6 @@ class Copies:
             expected=mismatch.expected, actual=mismatch.actual,
         )  # fmt: skip
         case.report(violation, copy_subject(*name))
-
-
-def copy_subject(group: int, block: int, generation: int) -> Subject:
-    return ("copy", group, block, generation)
 
 
 def _violation(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .base import Rule, Violation
 from .case import Case
-from .ref_count import subject as block_subject
+from .causes import block_subject, listed_subject
 from .rows import Row, StepRows
 from .tables import BadEntry
 
@@ -34,8 +34,10 @@ class DanglingTable(Rule):
         if known is None and bad.kind == "stale" and bad.block is not None:
             generation = case.state.pool(row.group).block(bad.block).generation
             known = case.cause(block_subject(row.group, bad.block, generation))
+        listed = listed_subject(row.group, request, bad.block) if bad.block is not None else entry
         if known is not None:
             case.causes.setdefault(entry, known)
+            case.causes.setdefault(listed, known)
             return
         hold = case.hold(row.group, request, bad.at)
         case.report(
@@ -56,6 +58,7 @@ class DanglingTable(Rule):
             ),
             entry,
         )
+        case.causes.setdefault(listed, case.causes[entry])
 
     def _report_length(self, case: Case, step: StepRows, row: Row) -> None:
         size = case.state.pool(row.group).block_size

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ...recorder.events import BlockCopied, Envelope, SlotsWritten
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
+from .causes import block_subject, exclusive_subject
 from .copies import Copies
-from .ref_count import subject as block_subject
 from .rows import StepRows
 
 
@@ -125,6 +125,7 @@ class ExclusiveWrite(Rule):
         announced = self._announced.pop((envelope.step, group, slot), None)
         if announced is not None and announced.culprit.kind != "SlotsWritten":
             announced.culprit = culprit_of(envelope, announced.source or request)
+            announced.seq, announced.step = envelope.seq, envelope.step
 
     def _victim(self, case: Case, step: int, place: Place, other: str) -> str | None:
         """Whom the write wrongs: another writer of the slot in this step, or another holder of
@@ -147,8 +148,25 @@ class ExclusiveWrite(Rule):
             ("address", place.group, step, other),
             ("row", place.group, place.request, step),
             ("row", place.group, other, step),
+            *self._shares(case, place, victim),
         )
-        return None if explained else victim
+        if explained is not None:
+            name = exclusive_subject(place.group, place.block, block.generation)
+            case.causes.setdefault(name, explained)
+            return None
+        return victim
+
+    def _shares(self, case: Case, place: Place, victim: str) -> list[Subject]:
+        """How the victim came by the block: by a wrong share, this is no fault of the writer."""
+        holds = (
+            case.hold(place.group, victim, index)
+            for index in case.held_indices(place.group, victim, place.block)
+        )
+        return [
+            ("share", place.group, victim, hold.at, hold.block, hold.generation)
+            for hold in holds
+            if hold is not None
+        ]
 
     def _report(
         self, case: Case, place: Place, victim: str, culprit: Culprit, seq: int, step: int
@@ -171,10 +189,6 @@ class ExclusiveWrite(Rule):
             source=place.request,
         )
         return case.report(violation, exclusive_subject(place.group, place.block, generation))
-
-
-def exclusive_subject(group: int, block: int, generation: int) -> Subject:
-    return ("exclusive", group, block, generation)
 
 
 def _is_exempt(case: Case, place: Place) -> bool:

@@ -15,10 +15,8 @@ from ..writes import Write
 from .address import misplaced_subject
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
+from .causes import block_subject, cause_of_content
 from .contents import SlotProblem, hold_of, judge_write
-from .copies import copy_subject
-from .exclusive_write import exclusive_subject
-from .ref_count import subject as block_subject
 from .rows import Row, StepRows, visible_range
 from .unwritten_read import unwritten_subject
 
@@ -195,33 +193,26 @@ def cause_of(case: Case, row: Row, problem: SlotProblem) -> Violation | None:
         return problem.cause
     write, block, generation = problem.write, problem.block, problem.generation
     size = case.state.pool(row.group).block_size
-    subjects: list[Subject] = [("row", row.group, row.request, row.step)]
-    if problem.position is not None:
-        index = problem.position // size
-        subjects += [
-            ("entry", row.group, row.request, index, block),
-            ("share", row.group, row.request, index, block, generation),
-            misplaced_subject(row.group, str(row.request), problem.position),
-        ]
-    if write is not None and write.request is None:
-        subjects.append(("pad", row.group, write.slot, write.step))
-    elif write is not None:
-        subjects += [
-            ("address", row.group, write.step, write.request),
-            ("row", row.group, write.request, write.step),
-            ("entry", row.group, write.request, write.position // size, block),
-        ]
-    subjects += [
-        copy_subject(row.group, block, generation),
-        exclusive_subject(row.group, block, generation),
+    of_reader: list[Subject] = [("row", row.group, row.request, row.step)]
+    last: list[Subject] = [
         block_subject(row.group, block, generation),
         ("length", row.group, row.request, row.step),
     ]
     if problem.position is not None:
-        subjects.append(unwritten_subject(row, problem.position // size, block, generation))
+        index = problem.position // size
+        of_reader += [
+            ("entry", row.group, row.request, index, block),
+            ("share", row.group, row.request, index, block, generation),
+            misplaced_subject(row.group, str(row.request), problem.position),
+        ]
+        last.append(unwritten_subject(row, index, block, generation))
     if problem.kind == "foreign":
-        subjects.append(("flight", row.group, block, generation))
-    return case.cause(*subjects)
+        last.append(("flight", row.group, block, generation))
+    return (
+        case.cause(*of_reader)
+        or cause_of_content(case, row.group, block, generation, write)
+        or case.cause(*last)
+    )
 
 
 def _remember_pads(case: Case, culprit: Culprit, group: int, slots: Iterable[int]) -> None:

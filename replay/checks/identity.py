@@ -11,6 +11,8 @@ load is a share of what was stored under its key. What fails in its epoch alone 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ...recorder.events import (
     BlockRegistered,
     BlockShared,
@@ -20,11 +22,13 @@ from ...recorder.events import (
 )
 from ..writes import Write
 from .base import Culprit, Rule, Violation, culprit_of
-from .case import Case, Hold, Subject
+from .case import Case, Hold
+from .causes import cause_of_content, handed_subject, key_subject, listed_subject
 from .context import Mismatch
-from .exclusive_write import exclusive_subject
-from .ref_count import subject as block_subject
 from .rows import StepRows
+
+ShareSubject = tuple[str, int, str, int, int, int]
+"""("share", group, request, index, block, generation)"""
 
 _WHAT = {
     "tokens": "their tokens differ",
@@ -65,7 +69,7 @@ class Identity(Rule):
                 if write.kind in ("copy", "transfer"):
                     continue
                 share = share_subject(row.group, str(row.request), hold)
-                if not self._is_explained(case, row.group, share, problem.block):
+                if not self._is_explained(case, share, write, hold.key):
                     self._report(
                         case, row.build.seq, step.step, hold.culprit, share, write, mismatch,
                         problem.slot, str(row.request),
@@ -75,7 +79,7 @@ class Identity(Rule):
         group = event.group or 0
         hold = case.holds[group, event.request][event.index]
         share = share_subject(group, event.request, hold)
-        if self._is_explained(case, group, share, event.block):
+        if case.cause(share) is not None:
             return
         reader = case.state.requests.get(event.request)
         if reader is None:
@@ -90,12 +94,14 @@ class Identity(Rule):
             if write is None or write.request is None:
                 continue
             mismatch = case.context.mismatch(case.state, write, event.request, position, hold.epoch)
-            if mismatch is not None:
+            if mismatch is None:
+                continue
+            if not self._is_explained(case, share, write, event.key):
                 self._report(
                     case, envelope.seq, envelope.step, hold.culprit, share, write, mismatch,
                     slot, event.request,
                 )  # fmt: skip
-                return
+            return
         self._judge_parent(envelope, event, case, group, hold, share)
 
     def _judge_parent(
@@ -105,12 +111,16 @@ class Identity(Rule):
         case: Case,
         group: int,
         hold: Hold,
-        share: Subject,
+        share: ShareSubject,
     ) -> None:
         if event.key is None:
             return
         wrong = self._wrong_parents.get((group, event.block, hold.generation, event.key))
         if wrong is None:
+            return
+        handed = case.cause(handed_subject(group, event.block, hold.generation))
+        if handed is not None:
+            case.causes.setdefault(share, handed)
             return
         expected, actual = wrong
         case.report(
@@ -138,6 +148,10 @@ class Identity(Rule):
         group, generation = event.group or 0, case.prior.generation
         name = (group, event.block, generation, event.key)
         self._wrong_parents.pop(name, None)
+        if event.request is not None:
+            listed = case.cause(listed_subject(group, event.request, event.block))
+            if listed is not None and not self._is_of_a_hold(event, case, group):
+                case.causes.setdefault(key_subject(*name), listed)
         if event.parent_key is None:
             return
         if self._closes_a_circle(group, event.key, event.parent_key):
@@ -146,6 +160,16 @@ class Identity(Rule):
         before = self._keys_before(event, case, group)
         if before and event.parent_key not in before:
             self._wrong_parents[name] = (before[-1], event.parent_key)
+
+    def _is_of_a_hold(self, event: BlockRegistered, case: Case, group: int) -> bool:
+        """Whether the tokens are those of an index at which the producer holds the block."""
+        producer = str(event.request)
+        known, size = case.state.requests.get(producer), case.state.pool(group).block_size
+        return known is not None and any(
+            case.hold(group, producer, index) is not None
+            and known.tokens[index * size : (index + 1) * size] == event.tokens
+            for index in case.held_indices(group, producer, event.block)
+        )
 
     def _closes_a_circle(self, group: int, key: Scalar, parent: Scalar) -> bool:
         self._parents[group, key] = parent
@@ -207,10 +231,15 @@ class Identity(Rule):
                 )  # fmt: skip
                 return
 
-    def _is_explained(self, case: Case, group: int, share: Subject, block: int) -> bool:
-        generation = case.state.pool(group).block(block).generation
-        name = (group, block, generation)
-        return case.cause(share, block_subject(*name), exclusive_subject(*name)) is not None
+    def _is_explained(self, case: Case, share: ShareSubject, write: Write, key: Hashable) -> bool:
+        """Whether the block holds that, or has that key, because of an earlier wrong decision, of
+        which the share is then a consequence."""
+        _, group, _, _, block, generation = share
+        known = case.cause(share) or cause_of_content(case, group, block, generation, write)
+        known = known or case.cause(key_subject(group, block, generation, key))
+        if known is not None:
+            case.causes.setdefault(share, known)
+        return known is not None
 
     def _report(
         self,
@@ -218,7 +247,7 @@ class Identity(Rule):
         seq: int,
         step: int,
         culprit: Culprit,
-        share: Subject,
+        share: ShareSubject,
         write: Write,
         mismatch: Mismatch,
         slot: int,
@@ -249,5 +278,5 @@ class Identity(Rule):
         case.report(violation, share)
 
 
-def share_subject(group: int, request: str, hold: Hold) -> Subject:
+def share_subject(group: int, request: str, hold: Hold) -> ShareSubject:
     return ("share", group, request, hold.at, hold.block, hold.generation)

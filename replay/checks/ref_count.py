@@ -19,6 +19,10 @@ from ...recorder.events import (
 )
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
+from .causes import block_subject, handed_subject
+
+Name = tuple[int, int, int]
+"""(group, block, generation)"""
 
 
 class RefCount(Rule):
@@ -73,26 +77,35 @@ class RefCount(Rule):
     def _allocated(self, envelope: Envelope, event: BlockAllocated, case: Case) -> None:
         group, prior = event.group or 0, case.prior
         self._zeroed.pop((group, event.block), None)
+        before = group, event.block, prior.generation
+        after = group, event.block, prior.generation + 1
         if not prior.holders:
+            self._inherit(case, before, after)
             return
-        before = subject(group, event.block, prior.generation)
-        after = subject(group, event.block, prior.generation + 1)
         if self._was_queued:
             self._blame_earlier_free(case, group, event.block, prior.generation)
         owner = prior.holders[-1].request
-        self._report(
+        known = self._report(
             case, envelope, culprit_of(envelope), "allocated-while-held",
             f"block {event.block} was handed to {event.request} while {owner} holds it",
-            before, after, block=event.block, victim=owner, source=event.request,
-            expected=0, actual=len(prior.holders),
+            block_subject(*before), block_subject(*after), block=event.block, victim=owner,
+            source=event.request, expected=0, actual=len(prior.holders),
         )  # fmt: skip
+        case.causes.setdefault(handed_subject(*after), known)
+
+    def _inherit(self, case: Case, before: Name, after: Name) -> None:
+        """Whoever still believes to hold the block disturbs its next owners as well."""
+        known = case.cause(handed_subject(*before))
+        if known is not None and case.has_stale_holders(*before[:2]):
+            case.causes.setdefault(handed_subject(*after), known)
+            case.causes.setdefault(block_subject(*after), known)
 
     def _blame_earlier_free(self, case: Case, group: int, block: int, generation: int) -> None:
         """A held block that still waits in the queue was freed once too often, maybe long ago."""
         for earlier in range(generation - 1, -1, -1):
-            known = case.cause(subject(group, block, earlier))
+            known = case.cause(block_subject(group, block, earlier))
             if known is not None:
-                case.causes.setdefault(subject(group, block, generation), known)
+                case.causes.setdefault(block_subject(group, block, generation), known)
                 return
 
     def _shared(self, envelope: Envelope, event: BlockShared, case: Case) -> None:
@@ -105,7 +118,7 @@ class RefCount(Rule):
             case, envelope, culprit_of(envelope), "share-count",
             f"{event.request} became holder number {len(block.holders)} of block {event.block}, "
             f"but its count is {event.ref_count}",
-            subject(group, event.block, block.generation), block=event.block,
+            block_subject(group, event.block, block.generation), block=event.block,
             victim=event.request, expected=len(block.holders), actual=event.ref_count,
         )  # fmt: skip
 
@@ -114,7 +127,7 @@ class RefCount(Rule):
         block = case.state.pool(group).block(event.block)
         if not block.is_known:
             return
-        here = subject(group, event.block, block.generation)
+        here = block_subject(group, event.block, block.generation)
         was_holder = len(prior.holders) > len(block.holders)
         if was_holder and not block.holders:
             self._zeroed[group, event.block] = culprit_of(envelope)
@@ -144,21 +157,21 @@ class RefCount(Rule):
             return
         self._zeroed.pop((group, event.block), None)
         if prior.holders or prior.is_free:
-            self._excuse_last_zeroed(case, subject(group, event.block, prior.generation))
+            self._excuse_last_zeroed(case, block_subject(group, event.block, prior.generation))
         by = case.last_release.request if case.last_release else None
         if prior.holders:
             holder = prior.holders[0].request
             self._report(
                 case, envelope, culprit_of(envelope, by), "freed-while-held",
                 f"block {event.block} was freed while {holder} holds it",
-                subject(group, event.block, prior.generation), block=event.block, victim=holder,
-                expected=0, actual=len(prior.holders),
+                block_subject(group, event.block, prior.generation), block=event.block,
+                victim=holder, expected=0, actual=len(prior.holders),
             )  # fmt: skip
         elif prior.is_free:
             self._report(
                 case, envelope, culprit_of(envelope, by), "freed-twice",
                 f"block {event.block} was freed although it was free",
-                subject(group, event.block, prior.generation), block=event.block,
+                block_subject(group, event.block, prior.generation), block=event.block,
                 expected=1, actual=2,
             )  # fmt: skip
 
@@ -176,8 +189,8 @@ class RefCount(Rule):
         known, release = pool.block(block), self._zeroed.pop((group, block), None)
         if release is None or block not in pool.unfreed or known.holders or not known.is_known:
             return
-        here = subject(group, block, known.generation)
-        following = subject(group, block, known.generation + 1)
+        here = block_subject(group, block, known.generation)
+        following = block_subject(group, block, known.generation + 1)
         self._report(
             case, envelope, release, "not-freed",
             f"the count of block {block} reached zero and it was not freed",
@@ -203,7 +216,7 @@ class RefCount(Rule):
                 self._report(
                     case, envelope, culprit, "never-released",
                     f"{request} finished and still holds block {block}",
-                    subject(group, block, generation), block=block, victim=request,
+                    block_subject(group, block, generation), block=block, victim=request,
                     expected=0, actual=len(kept),
                 )  # fmt: skip
 
@@ -226,7 +239,7 @@ class RefCount(Rule):
         explanation: str,
         *subjects: Subject,
         **fields: object,
-    ) -> None:
+    ) -> Violation:
         violation = Violation(
             check=self.slug,
             fault_class=self.fault_class,
@@ -237,9 +250,4 @@ class RefCount(Rule):
             explanation=explanation,
             **fields,  # pyright: ignore[reportArgumentType]
         )
-        case.report(violation, *subjects)
-
-
-def subject(group: int, block: int, generation: int) -> Subject:
-    """A block's generation: what has the wrong count."""
-    return ("block", group, block, generation)
+        return case.report(violation, *subjects)

@@ -7,8 +7,6 @@ that fits a wrong position id of its own request is the position's fault, and le
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ...recorder.events import Envelope, TokensSampled
 from ..state import BuiltMask
 from .base import Culprit, Rule, Violation, culprit_of
@@ -29,14 +27,18 @@ class RowIdentity(Rule):
 
     def read(self, step: StepRows, case: Case) -> None:
         live = step.live()
-        names = Counter((row.build.seq, row.request) for row in live)
         absent = sorted(step.scheduled - {str(row.request) for row in live})
+        doubles = _doubles(live)
+        is_misnamed = False
         for row in live:
             if not case.is_judged(row.request):
                 continue
-            times = names[row.build.seq, row.request]
-            if not self._is_out_of_place(case, step, row, times, absent):
+            if self._is_out_of_place(case, step, row, doubles, absent):
+                is_misnamed = True
+            else:
                 self._judge_row(case, step, row)
+        if not is_misnamed:
+            self._judge_absent(case, step, absent)
         for group, masks in step.masks.items():
             for mask in masks:
                 self._judge_mask_rows(case, step, group, mask)
@@ -74,22 +76,36 @@ class RowIdentity(Rule):
         self._judge_tokens(case, step, row, others)
 
     def _is_out_of_place(
-        self, case: Case, step: StepRows, row: Row, times: int, absent: list[str]
+        self, case: Case, step: StepRows, row: Row, doubles: list[Row], absent: list[str]
     ) -> bool:
-        """The request stands in two rows of one build, or in the row of one that was scheduled."""
+        """The request has another row in this build, or stands where a scheduled one should."""
         if absent and row.request not in step.scheduled:
             self._report_row(
                 case, step, row, "requests", absent[0], row.request,
                 f"{row.request} was not scheduled and has a row, {absent[0]} was and has none",
             )  # fmt: skip
             return True
-        if times < 2:
+        if row not in doubles:
             return False
         self._report_row(
-            case, step, row, "requests", None, row.request,
-            f"{row.request} stands in {times} rows of one step",
+            case, step, row, "requests", absent[0] if absent else None, row.request,
+            f"{row.request} stands in more than one row of one step",
         )  # fmt: skip
         return True
+
+    def _judge_absent(self, case: Case, step: StepRows, absent: list[str]) -> None:
+        """Scheduled, and not among the rows that the device is given."""
+        builds = case.state.steps[step.step].builds
+        given = {name for build in builds for name in build.event.requests}
+        for request in absent:
+            if request in given or not case.is_judged(request):
+                continue
+            culprit = Culprit(builds[-1].seq, step.step, "InputsBuilt", None, request)
+            self._report(
+                case, "absent", culprit, builds[-1].seq, step.step,
+                f"{request} was scheduled and has no row", ("absent", request, step.step),
+                expected=request, victim=request,
+            )  # fmt: skip
 
     def _judge_table(self, case: Case, step: StepRows, row: Row, others: list[Row]) -> None:
         """Wrong leading entries that are another row's, unless releases explain them all."""
@@ -176,7 +192,10 @@ class RowIdentity(Rule):
         """The mask's rows are the build's, but for pads at the end."""
         rows = rows_under(step, group, mask.event)
         built = [(row.request, row.query_len) for row in rows]
-        masked = list(zip(mask.event.requests, mask.event.query_lens, strict=False))
+        masked: list[tuple[str | None, int | None]] = [
+            *zip(mask.event.requests, mask.event.query_lens, strict=False)
+        ]
+        masked += [(None, None)] * (len(rows) - len(masked))
         for number, (row, own, given) in enumerate(zip(rows, built, masked, strict=False)):
             if case.cause(("row", group, row.request, step.step)):
                 continue
@@ -211,14 +230,18 @@ class RowIdentity(Rule):
         opened = case.step_rows(envelope.step)
         if opened is None:
             return
-        rows: dict[int, list[str | None]] = {}
+        rows: dict[int, list[Row]] = {}
         for row in opened.rows.rows:
-            rows.setdefault(row.number, []).append(row.request)
-        for request, token, number in zip(event.requests, event.tokens, event.rows, strict=False):
-            found = rows.get(number, [None])
-            if request in found:
+            rows.setdefault(row.number, []).append(row)
+        for request, token, number, position in zip(
+            event.requests, event.tokens, event.rows, event.positions, strict=False
+        ):
+            found = rows.get(number, [])
+            if any(row.request == request for row in found):
                 continue
-            source = found[0]
+            if any(_gives_logits_for(case, row, request, position) for row in found):
+                continue
+            source = found[0].request if found else None
             self._report(
                 case, "sample", culprit_of(envelope, request), envelope.seq, envelope.step,
                 f"token {token} of {request} was sampled from row {number}, which is {source}",
@@ -248,3 +271,29 @@ class RowIdentity(Rule):
             **fields,  # pyright: ignore[reportArgumentType]
         )
         return case.report(violation, *subjects)
+
+
+def _doubles(live: list[Row]) -> list[Row]:
+    """Of the rows of one request in one build all but the one that is right, or the first."""
+    rows: dict[tuple[int, str | None], list[Row]] = {}
+    for row in live:
+        rows.setdefault((row.build.seq, row.request), []).append(row)
+    doubles: list[Row] = []
+    for same in rows.values():
+        right = next((r for r in same if r.seq_len == r.true_len and not r.bad_entries), same[0])
+        doubles += [row for row in same if row is not right]
+    return doubles
+
+
+def _gives_logits_for(case: Case, row: Row, request: str, position: int) -> bool:
+    """Whether the row is a parent's that computed the very tokens that its fork took over: one
+    row gives the logits for all samples of a prompt."""
+    child = case.state.requests.get(request)
+    parent = case.state.requests.get(row.request) if row.request is not None else None
+    return (
+        child is not None
+        and parent is not None
+        and child.added.parent == row.request
+        and position == row.seq_len <= child.taken_over
+        and child.tokens[:position] == parent.tokens[:position]
+    )

@@ -66,8 +66,11 @@ class StaleIndex(Rule):
     def _looked_up(self, envelope: Envelope, event: PrefixLookedUp, case: Case) -> None:
         if len(case.state.pools) > 1 or case.has_dropped or not case.registrations:
             return
-        index = case.state.pool().index
+        pool = case.state.pool()
+        index = pool.index
         for key, block in zip(event.keys, event.blocks, strict=False):
+            if block in pool.sentinels:
+                continue  # a null block, for what lies behind a window
             if block not in [entry.block for entry in index.get(key, ())]:
                 self._dead_hits[event.request, block] = (key, culprit_of(envelope))
 

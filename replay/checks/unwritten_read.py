@@ -9,8 +9,7 @@ from __future__ import annotations
 from .address import misplaced_subject
 from .base import Rule, Violation
 from .case import Case, Subject
-from .copies import copy_subject
-from .ref_count import subject as block_subject
+from .causes import copy_subject, handed_subject
 from .rows import Row, StepRows
 
 
@@ -41,7 +40,7 @@ class UnwrittenRead(Rule):
                 ("entry", row.group, row.request, index, problem.block),
                 ("share", row.group, row.request, index, problem.block, problem.generation),
                 misplaced_subject(row.group, str(row.request), problem.position),
-                block_subject(*name),
+                handed_subject(*name),
                 copy_subject(*name),
             )
             if explained is not None:

@@ -140,3 +140,39 @@ def test_block_size_one_and_sixteen_work_too() -> None:
         t.step(2, decode("a", 15, blocks, 5), sampled={"a": 16})
         t.end()
         clean(t)
+
+
+def test_swapped_slots_of_two_rows_leak_both_ways() -> None:
+    t = Trace()
+    a, b = t.admit(1, "a", P, [1]), t.admit(1, "b", R, [2])
+    t.step(1, a, b, sampled={"a": 15, "b": 35})
+    t.alloc(3, "a", 1, step=2), t.alloc(4, "b", 1)
+    rows = decode("a", 15, (1, 3), 4), decode("b", 35, (2, 4), 4)
+    s = t.step(2, *rows, built={"slot_mapping": [16, 12]}, written={"slots": [16, 12]})
+    t.end()
+    report = t.judged()
+    assert report["verdict"] == "contaminated"
+    assert {(f["class"], f["culprit_seq"]) for f in report["findings"]} == {("F08", s.built)}
+    assert [f["root"] for f in report["findings"]].count(True) == 1
+    reads = {(f["victim"], f["source"]) for f in report["findings"] if f["check"] == "foreign-read"}
+    assert reads == {("a", "b"), ("b", "a")}
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_prompt_that_runs_on_into_anothers_block_leaks_in_any_row_order(first: str) -> None:
+    t = Trace()
+    a, b = t.admit(1, "a", P + Q, [1, 3]), t.admit(1, "b", R, [2])
+    mine, theirs = [4, 5, 6, 7, 8, 9, 10, 11], [8, 9, 10, 11]
+    rows, slots = ((a, b), mine + theirs) if first == "a" else ((b, a), theirs + mine)
+    s = t.step(1, *rows, built={"slot_mapping": slots}, written={"slots": slots})
+    t.alloc(5, "b", 1, step=2), t.alloc(6, "a", 2)
+    t.sample(rows, {"a": 15, "b": 35}, step=1)
+    t.step(2, decode("b", 35, (2, 5), 4))
+    t.end()
+    report = t.judged()
+    roots = [f for f in report["findings"] if f["root"]]
+    assert [(f["check"], f["class"], f["culprit_seq"]) for f in roots] == [
+        ("address", "F08", s.built)
+    ]
+    reads = [f for f in report["findings"] if f["check"] == "foreign-read"]
+    assert {(f["victim"], f["source"], f["class"]) for f in reads} == {("b", "a", "F08")}

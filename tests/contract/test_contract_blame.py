@@ -265,3 +265,156 @@ def test_rows_of_a_finished_request_are_not_judged() -> None:
     t.release(1, "a", 0, 0), t.free(1), t.release(2, "a", 1, 0), t.free(2)
     t.end()
     clean(t)
+
+
+def shared_wrongly(t: Trace) -> int:
+    """d takes block 1, which holds P, for other tokens; the share."""
+    t.add("d", (*R, 71), step=4)
+    seq = t.share(1, "d", 0, 2, "k1")
+    t.alloc(8, "d", 1)
+    t.step(4, Row("d", (71,), (1, 8), 4), sampled={"d": 72})
+    return seq
+
+
+def test_a_wrong_share_of_a_block_that_is_never_released_is_an_incident_of_its_own() -> None:
+    """The miscount changed nothing in the block: the share is wrong by itself."""
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), sampled={"a": 15})
+    t.register(1, "k1", "a", P)
+    finished = t.finish("a")
+    t.step(2, t.admit(2, "x", Q, [2]), sampled={"x": 25})
+    seq = shared_wrongly(t)
+    t.end()
+    found(
+        t, "contaminated",
+        finding("ref-count", "F06", finished, block=1),
+        finding("identity", "F01", seq, victim="d", source="a"),
+        leak("F01", seq, victim="d", source="a"),
+    )  # fmt: skip
+
+
+def test_a_wrong_share_of_a_block_freed_while_held_is_an_incident_of_its_own() -> None:
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), sampled={"a": 15})
+    t.register(1, "k1", "a", P)
+    t.add("b", (*P, 61), step=2)
+    t.share(1, "b", 0, 2, "k1"), t.alloc(2, "b", 1)
+    t.step(2, Row("b", (61,), (1, 2), 4), sampled={"b": 62})
+    t.finish("a")
+    t.release(1, "a", 0, 1)
+    freed = t.free(1, cached=True)
+    seq = shared_wrongly(t)
+    t.end()
+    found(
+        t, "contaminated",
+        finding("ref-count", "F06", freed, block=1),
+        finding("identity", "F01", seq, victim="d", source="a"),
+        leak("F01", seq, victim="d", source="a"),
+    )  # fmt: skip
+
+
+def test_a_hold_outlives_a_free_over_several_owners() -> None:
+    """b holds block 1; freed; c has it and gives it back rightly; e has it now; b reads."""
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), sampled={"a": 15})
+    t.register(1, "k1", "a", P)
+    t.add("b", (*P, 61), step=2)
+    t.share(1, "b", 0, 2, "k1"), t.alloc(2, "b", 1)
+    t.step(2, Row("b", (61,), (1, 2), 4), sampled={"b": 62})
+    t.finish("a")
+    t.release(1, "a", 0, 1)
+    freed = t.free(1, cached=True)
+    t.unregister(1, "k1", "evicted")
+    t.step(3, t.admit(3, "c", Q, [1]), sampled={"c": 25})
+    t.leave("c", [1])
+    t.step(4, t.admit(4, "e", R, [1]), sampled={"e": 35})
+    t.step(5, decode("b", 62, (1, 2), 5), sampled={"b": 63})
+    t.end()
+    found(
+        t, "contaminated",
+        finding("ref-count", "F06", freed, block=1),
+        leak("F06", freed, victim="b", source="e", block=1),
+    )  # fmt: skip
+
+
+def test_a_share_of_what_a_kept_table_entry_wrote_belongs_to_the_release() -> None:
+    """b's registered block is written over through a's kept entry; c shares it by its key."""
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), sampled={"a": 15})
+    t.event("RequestPreempted", 2, request="a")
+    released = t.release(1, "a", 0, 0)
+    t.free(1)
+    t.step(2, t.admit(2, "b", R, [1]), sampled={"b": 35})
+    t.register(1, "k3", "b", R)
+    t.alloc(3, "a", 1, step=3)
+    t.step(3, Row("a", (*P, 15), (1, 3)), sampled={"a": 16})
+    t.add("c", (*R, 71), step=4)
+    t.share(1, "c", 0, 2, "k3"), t.alloc(4, "c", 1)
+    t.step(4, Row("c", (71,), (1, 4), 4), sampled={"c": 72})
+    t.end()
+    found(
+        t, "contaminated",
+        finding("dangling-table", "F07", released, block=1, victim="a"),
+        leak("F07", released, victim="c", source="a", block=1),
+    )  # fmt: skip
+
+
+def test_a_share_of_what_a_wrong_slot_overwrote_belongs_to_the_build() -> None:
+    t = Trace()
+    a, b = t.admit(1, "a", P, [1]), t.admit(1, "b", R, [2])
+    t.step(1, a, b, sampled={"a": 15, "b": 35})
+    t.register(2, "k3", "b", R)
+    t.alloc(3, "a", 1, step=2)
+    s = t.step(2, decode("a", 15, (1, 3), 4), built={"slot_mapping": [8]}, written={"slots": [8]},
+               sampled={"a": 16})  # fmt: skip
+    t.add("c", (*R, 71), step=3)
+    t.share(2, "c", 0, 2, "k3"), t.alloc(4, "c", 1)
+    t.step(3, Row("c", (71,), (2, 4), 4), sampled={"c": 72})
+    t.end()
+    found(
+        t, "contaminated",
+        finding("address", "F08", s.built),
+        leak("F08", s.built, victim="c", source="a", block=2, slot=8),
+    )  # fmt: skip
+
+
+def test_a_wrong_write_of_a_fork_into_a_shared_block_and_its_later_sharers_are_one_incident() -> (
+    None
+):
+    t = Trace()
+    t.step(1, t.admit(1, "a", (*P, 51), [1, 2]), sampled={"a": 15})
+    t.register(1, "k1", "a", P)
+    t.add("b", (*P, 61), step=2)
+    t.share(1, "b", 0, 2, "k1"), t.alloc(3, "b", 1)
+    s = t.step(2, Row("b", (*P, 61), (1, 3)), built={"tokens": [*P, 61]}, sampled={"b": 62})
+    t.event("RequestRevised", 3, request="b", tokens_kept=0, tokens=[*Q, 61])
+    w = t.step(3, Row("b", (*Q, 61), (1, 3)), sampled={"b": 63})
+    t.add("c", (*P, 71), step=4)
+    t.share(1, "c", 0, 3, "k1"), t.alloc(4, "c", 1)
+    t.step(4, Row("c", (71,), (1, 4), 4), sampled={"c": 72})
+    t.end()
+    report = t.judged()
+    assert roots(t) == [("exclusive-write", "F19", s.written)]
+    assert {f["class"] for f in report["findings"]} == {"F19"}
+    assert w.written is not None
+
+
+def test_a_missing_copy_whose_leftovers_are_shared_on_is_one_incident() -> None:
+    """Two victims, one allocation that copied nothing."""
+    t = Trace()
+    t.step(1, t.admit(1, "x", Q, [3]), sampled={"x": 25})
+    t.leave("x", [3])
+    t.step(2, t.admit(2, "a", (*P, 51, 52), [1, 2]), sampled={"a": 15})
+    t.add("b", (*P, 51, 52), step=3, parent="a")
+    t.event("RequestForked", request="b", parent="a", tokens=6)
+    t.share(1, "b", 0, 2, None), t.share(2, "b", 1, 2, None)
+    t.event("RequestRevised", request="b", tokens_kept=6, tokens=[16])
+    allocated = t.alloc(3, "b", 1)
+    t.release(2, "b", 1, 1)
+    t.step(3, decode("a", 15, (1, 2), 6), decode("b", 16, (1, 3), 6), sampled={"a": 17, "b": 18})
+    t.end()
+    found(
+        t, "contaminated",
+        finding("exclusive-write", "F19", allocated, block=3, victim="b"),
+        leak("F19", allocated, victim="b", source="x", block=3),
+    )  # fmt: skip

@@ -542,3 +542,60 @@ def test_unknown_fields_and_times_change_nothing() -> None:
         line.update(t_ns=number * 10, rank=0, colour="blue")
     t.end()
     clean(t)
+
+
+def test_a_hit_behind_a_window_gives_null_blocks_for_what_it_does_not_need() -> None:
+    """vLLM fills the places before the window with the null block, in lookup and table."""
+    t = Trace(sentinels=[0], windows=[4])
+    t.step(1, t.admit(1, "a", P + Q + R, [1, 2, 3]), window=4, sampled={"a": 15})
+    t.register(1, "k1", "a", P), t.register(2, "k2", "a", Q, "k1")
+    t.register(3, "k3", "a", R, "k2")
+    t.add("b", (*P, *Q, *R, 61), step=2)
+    t.lookup("b", ["k1", "k2", "k3"], [0, 0, 3])
+    t.share(3, "b", 2, 2, "k3"), t.alloc(4, "b", 3)
+    t.step(2, Row("b", (61,), (0, 0, 3, 4), 12), window=4, sampled={"b": 62})
+    t.end()
+    clean(t)
+
+
+def test_a_fork_whose_first_token_comes_from_its_parents_row() -> None:
+    """Several samples of one prompt: one row gives the logits for all of them."""
+    t = Trace()
+    a = t.admit(1, "a", (*P, 51), [1, 2])
+    t.add("b", (*P, 51), parent="a")
+    t.event("RequestForked", request="b", parent="a", tokens=5)
+    t.share(1, "b", 0, 2, None), t.share(2, "b", 1, 2, None)
+    t.step(1, a)
+    t.event("TokensSampled", requests=["a", "b"], tokens=[15, 16], positions=[5, 5], rows=[0, 0])
+    t.alloc(3, "b", 1, step=2), t.copy(2, 3, 1), t.release(2, "b", 1, 1)
+    t.step(2, decode("a", 15, (1, 2), 5), decode("b", 16, (1, 3), 5), sampled={"a": 17, "b": 18})
+    t.end()
+    clean(t)
+
+
+def test_chunks_of_a_block_registered_while_scheduling_are_first_writes() -> None:
+    t = Trace(publish="scheduled")
+    t.admit(1, "a", P, [1])
+    t.register(1, "k1", "a", P)
+    t.step(1, Row("a", P[:2], (1,)))
+    t.add("b", (*P, 61), step=2)
+    t.share(1, "b", 0, 2, "k1"), t.alloc(2, "b", 1)
+    t.step(2, Row("a", P[2:], (1,), 2), Row("b", (61,), (1, 2), 4), sampled={"a": 15, "b": 16})
+    t.end()
+    clean(t)
+
+
+def test_a_parent_writes_on_in_place_once_its_child_has_copied() -> None:
+    t = Trace()
+    t.step(1, t.admit(1, "a", (*P, 51), [1, 2]), sampled={"a": 15})
+    t.add("b", (*P, 51), step=2, parent="a")
+    t.event("RequestForked", request="b", parent="a", tokens=5)
+    t.share(1, "b", 0, 2, None), t.share(2, "b", 1, 2, None)
+    t.event("RequestRevised", request="b", tokens_kept=5, tokens=[16])
+    t.alloc(3, "b", 1), t.copy(2, 3, 1), t.release(2, "b", 1, 1)
+    t.step(2, decode("a", 15, (1, 2), 5), decode("b", 16, (1, 3), 5), sampled={"a": 17, "b": 18})
+    t.finish("b")
+    t.release(3, "b", 1, 0), t.free(3), t.release(1, "b", 0, 1)
+    t.step(3, decode("a", 17, (1, 2), 6), sampled={"a": 19})
+    t.end()
+    clean(t)

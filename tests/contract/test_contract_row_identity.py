@@ -313,3 +313,55 @@ def test_inputs_without_tokens_are_clean() -> None:
     t.mask([a, b]), t.event("StepDispatched"), t.write([a, b]), t.event("StepCompleted")
     t.end()
     clean(t)
+
+
+def test_a_row_that_was_not_scheduled_is_blamed_on_the_build() -> None:
+    """The name of a row is another request's, which nobody scheduled."""
+    t, a, b = two()
+    t.admit(2, "c", Q, [6])
+    t.step(2, Row("c", Q, (6,)))
+    c = decode("c", 25, (6, 7), 4)
+    t.alloc(7, "c", 1, step=3)
+    s = t.step(3, a, b, built={"requests": ["a", "c"]}, mask={"requests": ["a", "c"]})
+    t.end()
+    assert c.request == "c"
+    report = t.judged()
+    roots = [f for f in report["findings"] if f["root"]]
+    assert [(f["check"], f["class"], f["culprit_seq"], f["row"]) for f in roots] == [
+        ("row-identity", "F11", s.built, 1)
+    ]
+
+
+def test_a_scheduled_request_without_a_row_is_blamed_on_the_build() -> None:
+    t, a, b = two()
+    t.schedule([a, b])
+    built = t.build([a])
+    t.mask([a]), t.event("StepDispatched"), t.write([a]), t.event("StepCompleted")
+    t.end()
+    found(t, "violated", finding("row-identity", "F11", built, victim="b"))
+
+
+def test_a_mask_without_the_last_live_row_is_blamed_on_the_mask() -> None:
+    t, a, b = two()
+    s = t.step(2, a, b, mask={"requests": ["a"], "query_lens": [1]}, sampled={"a": 16, "b": 36})
+    t.end()
+    found(t, "violated", finding("row-identity", "F11", s.mask, victim="b", row=1))
+
+
+def test_a_token_that_the_device_writes_for_the_wrong_row_leaks_by_the_build() -> None:
+    """cu-seqlens-off-by-one, as the device carries it out: b's first token is computed in a."""
+    t = Trace()
+    a, b = t.admit(1, "a", P, [1]), t.admit(1, "b", (*R, 51), [2, 3])
+    s = t.step(
+        1, a, b, built={"query_lens": [5, 4]}, mask={"query_lens": [5, 4]},
+        written={"requests": ["a"] * 5 + ["b"] * 4, "positions": [0, 1, 2, 3, 4, 1, 2, 3, 4]},
+        sampled={"a": 15, "b": 35},
+    )  # fmt: skip
+    t.alloc(4, "a", 1, step=2)
+    t.step(2, decode("a", 15, (1, 4), 4), decode("b", 35, (2, 3), 5), sampled={"a": 16, "b": 36})
+    t.end()
+    report = t.judged()
+    assert report["verdict"] == "contaminated"
+    assert {(f["class"], f["culprit_seq"]) for f in report["findings"]} == {("F11", s.built)}
+    assert [f["root"] for f in report["findings"]].count(True) == 1
+    assert ("b", "a") in [(f["victim"], f["source"]) for f in report["findings"]]
