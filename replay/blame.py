@@ -10,10 +10,10 @@ Afterwards:
 
 1. Violations of one kind by one request in one step are a *run of like events* (an abort that
    frees ten blocks): one finding, named by the event that came first.
-2. The first finding of each wrong decision is the *root*, one root a rule and event. The same
-   wrong decision made again, later or for another request, is a finding of its own and no root.
-   Two wrong decisions are the same when rule, class, variant (the way in which it was wrong) and
-   kind of event are.
+2. The first finding of each wrong decision is the *root*, one root an event (of events that have
+   many rows, one an event and rule). The same wrong decision made again, later or for another
+   request, is a finding of its own and no root. Two wrong decisions are the same when rule, class,
+   variant (the way in which it was wrong) and kind of event are.
 3. A foreign read is a root only when nothing accounts for it. With an `identity` finding at a
    `BlockShared` and a foreign read through that share, the incident has two findings: the identity
    finding, root, and the foreign read, which carries F01 and the share as its culprit. Where the
@@ -28,6 +28,9 @@ from collections.abc import Hashable, Iterable
 
 from .checks.base import Violation
 from .findings import Finding
+
+_BY_ROW = ("InputsBuilt", "MaskBuilt", "SlotsWritten", "TokensSampled")
+"""Events that carry out many decisions, one a row or so: different rules, different decisions."""
 
 
 def settle(violations: Iterable[Violation]) -> tuple[Finding, ...]:
@@ -85,7 +88,7 @@ def _roots(ordered: list[list[Violation]]) -> set[int]:
         if first.cause is not None and first.cause.is_reported:
             continue
         decision = first.check, first.fault_class, first.variant, first.culprit.kind
-        event = first.check, first.culprit.seq
+        event = first.culprit.seq, first.check if first.culprit.kind in _BY_ROW else None
         if decision not in seen and event not in seen:
             roots.add(id(first))
         seen |= {decision, event}

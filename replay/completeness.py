@@ -7,6 +7,7 @@ from ..recorder.events import (
     BlockShared,
     Envelope,
     InputsBuilt,
+    MaskBuilt,
     RequestAdded,
     RunEnded,
     RunStarted,
@@ -38,6 +39,7 @@ class Completeness:
         self._built: set[int] = set()
         self._mapped: set[int] = set()
         self._without_tokens = 0
+        self._without_keys = 0
         self._added: set[str] = set()
         self._strangers: set[str] = set()
 
@@ -61,6 +63,8 @@ class Completeness:
                     self._mapped.add(envelope.step)
                 if any(name is not None for name in event.requests):
                     self._with_rows.add(envelope.step)
+            case MaskBuilt() if event.form == "dense":
+                self._without_keys += event.allowed is None or event.keys is None
             case SlotsWritten() if event.write not in ("copy", "transfer", "pad", "dummy"):
                 if any(slot >= 0 for slot in event.slots):
                     self._with_rows.add(envelope.step)
@@ -97,6 +101,11 @@ class Completeness:
             lacking = sorted(needed - self._steps[kind])
             if lacking:
                 found.append(f"{_steps(lacking)} had no {kind.__name__}: record {what}")
+        if self._without_keys:
+            found.append(
+                f"{self._without_keys} dense MaskBuilt had no allowed or no keys: "
+                "record which keys each query sees"
+            )
         if self._without_tokens:
             found.append(
                 f"{self._without_tokens} SlotsWritten had no tokens: record the tokens written"

@@ -39,6 +39,11 @@ def listed_subject(group: int, request: str, block: int) -> Subject:
     return ("listed", group, request, block)
 
 
+def taken_subject(group: int, request: str, block: int) -> Subject:
+    """A block that a request shared wrongly, at whatever index."""
+    return ("taken", group, request, block)
+
+
 def key_subject(group: int, block: int, generation: int, key: Hashable) -> Subject:
     """An index entry that somebody made for a block that wasn't his."""
     return ("key", group, block, generation, key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .base import Rule, Violation
 from .case import Case
-from .causes import block_subject, listed_subject
+from .causes import block_subject, listed_subject, taken_subject
 from .rows import Row, StepRows
 from .tables import BadEntry
 
@@ -34,6 +34,8 @@ class DanglingTable(Rule):
         if known is None and bad.kind == "stale" and bad.block is not None:
             generation = case.state.pool(row.group).block(bad.block).generation
             known = case.cause(block_subject(row.group, bad.block, generation))
+        if known is None and bad.block is not None and bad.release is None:
+            known = case.cause(taken_subject(row.group, request, bad.block))
         listed = listed_subject(row.group, request, bad.block) if bad.block is not None else entry
         if known is not None:
             case.causes.setdefault(entry, known)

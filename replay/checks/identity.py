@@ -23,7 +23,7 @@ from ...recorder.events import (
 from ..writes import Write
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Hold
-from .causes import cause_of_content, handed_subject, key_subject, listed_subject
+from .causes import cause_of_content, handed_subject, key_subject, listed_subject, taken_subject
 from .context import Mismatch
 from .rows import StepRows
 
@@ -275,7 +275,9 @@ class Identity(Rule):
             source=write.request,
             is_reported=not is_epoch,
         )
-        case.report(violation, share)
+        _, group, _, _, block, _ = share
+        known = case.report(violation, share)
+        case.causes.setdefault(taken_subject(group, request, block), known)
 
 
 def share_subject(group: int, request: str, hold: Hold) -> ShareSubject:

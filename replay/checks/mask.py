@@ -53,6 +53,8 @@ def _explain(fault: MaskFault) -> str:
     if fault.reason == "bits":
         verb = "sees" if fault.actual else "does not see"
         return f"query {fault.query} of {fault.row.request} {verb} key {fault.key} of the mask"
+    if fault.reason == "shape":
+        return f"the mask's {fault.actual} bytes are not {fault.expected}"
     if fault.reason == "dtype":
         return "a boolean mask that is added to the scores hides nothing"
     if fault.reason == "fill":

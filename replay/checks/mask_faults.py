@@ -21,7 +21,7 @@ from .masks import (
 )
 from .rows import Row, StepRows
 
-Reason = Literal["bits", "dtype", "fill", "after-softmax", "window"]
+Reason = Literal["bits", "shape", "dtype", "fill", "after-softmax", "window"]
 
 
 class Shown(NamedTuple):
@@ -130,7 +130,7 @@ def _judge_row(
     step: StepRows, mask: BuiltMask, layout: Layout, row: Row, rights: dict[int, list[int]]
 ) -> MaskFault | None:
     right = rights[row.number]
-    given = allowed_rows(mask.event, row, layout.width)
+    given = allowed_rows(mask.event, row, layout)
     if given == right:
         return None
     if all(given) or not _is_finite(mask.event.fill):
@@ -203,6 +203,9 @@ def _whole_mask(
             fault.key = fault.shown[0].column if fault.shown else None
         found.append(fault)
 
+    queries = sum(row.query_len for row in rows[: len(event.requests)])
+    if event.form == "dense" and event.allowed and queries and len(event.allowed) % queries:
+        add("shape", f"{queries} rows of whole bytes", len(event.allowed), False)
     if event.meaning == "additive" and event.dtype.removeprefix("torch.") == "bool":
         add("dtype", "a floating dtype", event.dtype, True)
     elif event.fill is not None and not _is_strong(event):

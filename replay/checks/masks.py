@@ -24,6 +24,8 @@ class Layout:
 
     keys: str
     width: int
+    stride: int
+    """Bytes of a row: more than the keys need when it is padded, fewer when keys are left out."""
     rows: tuple[Row, ...]
     bases: tuple[int, ...]
     """concatenated: first column of each row's keys."""
@@ -58,25 +60,28 @@ class Layout:
 
 
 def layout_of(mask: MaskBuilt, rows: list[Row], num_slots: int, block_size: int) -> Layout | None:
-    """None where the mask has no columns, or another number of them than its layout says."""
-    if mask.form != "dense" or mask.allowed is None or mask.keys is None or not rows:
+    """None where the mask says nothing about columns, or its rows are not those of the build."""
+    counts = [row.query_len for row in rows]
+    if mask.allowed is None or mask.keys is None or list(mask.query_lens[: len(rows)]) != counts:
         return None
     lengths = [row.seq_len for row in rows]
     bases = (0, *accumulate(lengths))[: len(rows)]
     width = {"concatenated": sum(lengths), "per_row": max(lengths), "pool": num_slots}[mask.keys]
-    queries = sum(row.query_len for row in rows)
-    if len(mask.allowed) != queries * -(-width // 8):
+    queries = sum(counts)
+    if mask.form != "dense" or not queries or len(mask.allowed) % queries:
         return None
-    return Layout(mask.keys, width, tuple(rows), bases, block_size)
+    return Layout(mask.keys, width, len(mask.allowed) // queries, tuple(rows), bases, block_size)
 
 
-def allowed_rows(mask: MaskBuilt, row: Row, width: int) -> list[int]:
-    """The columns that each query of the row may see."""
-    count, allowed = -(-width // 8), mask.allowed or b""
-    return [
-        int.from_bytes(allowed[q * count : (q + 1) * count], "big") >> (count * 8 - width)
+def allowed_rows(mask: MaskBuilt, row: Row, layout: Layout) -> list[int]:
+    """The columns that each query of the row may see; those left out are hidden."""
+    count, allowed = layout.stride, mask.allowed or b""
+    spare = count * 8 - layout.width
+    rows = (
+        int.from_bytes(allowed[q * count : (q + 1) * count], "big")
         for q in range(row.start, row.start + row.query_len)
-    ]
+    )
+    return [seen >> spare if spare >= 0 else seen << -spare for seen in rows]
 
 
 def expected_rows(layout: Layout, row: Row, window: int | None) -> list[int]:

@@ -17,6 +17,7 @@ from ...recorder.events import (
     RunEnded,
     StepScheduled,
 )
+from ..state import Block
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
 from .causes import block_subject, handed_subject
@@ -114,6 +115,8 @@ class RefCount(Rule):
         self._zeroed.pop((group, event.block), None)
         if not block.is_known or event.ref_count == len(block.holders):
             return
+        if self._is_astray(case, group, event.block, block, event.ref_count):
+            return
         self._report(
             case, envelope, culprit_of(envelope), "share-count",
             f"{event.request} became holder number {len(block.holders)} of block {event.block}, "
@@ -133,6 +136,8 @@ class RefCount(Rule):
             self._zeroed[group, event.block] = culprit_of(envelope)
             self._last_zeroed = (group, event.block)
         if was_holder and event.ref_count == len(block.holders):
+            return
+        if was_holder and self._is_astray(case, group, event.block, block, event.ref_count):
             return
         if was_holder:
             variant = "release-count"
@@ -159,6 +164,8 @@ class RefCount(Rule):
         if prior.holders or prior.is_free:
             self._excuse_last_zeroed(case, block_subject(group, event.block, prior.generation))
         by = case.last_release.request if case.last_release else None
+        if prior.holders and self._is_astray(case, group, event.block, prior, 0):
+            return
         if prior.holders:
             holder = prior.holders[0].request
             self._report(
@@ -174,6 +181,18 @@ class RefCount(Rule):
                 block_subject(group, event.block, prior.generation), block=event.block,
                 expected=1, actual=2,
             )  # fmt: skip
+
+    def _is_astray(self, case: Case, group: int, number: int, block: Block, count: int) -> bool:
+        """A holder too many, who released another block in this one's place."""
+        astray = [
+            known
+            for holder in block.holders
+            if (known := case.cause(("astray", holder.request))) is not None
+        ]
+        if not astray or count != len(block.holders) - len(astray):
+            return False
+        case.causes.setdefault(block_subject(group, number, block.generation), astray[0])
+        return True
 
     def _excuse_last_zeroed(self, case: Case, freed: Subject) -> None:
         """A wrong block was freed: where it stands for the one just released, that explains why

@@ -11,6 +11,7 @@ from ...recorder.events import Envelope, TokensSampled
 from ..state import BuiltMask
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
+from .causes import taken_subject
 from .dangling_table import entry_subject
 from .mask_faults import MaskFault, add_shown, mask_culprit, rows_under
 from .rows import Row, StepRows
@@ -49,11 +50,11 @@ class RowIdentity(Rule):
     def after(self, envelope: Envelope, case: Case) -> None:
         event = envelope.event
         assert isinstance(event, TokensSampled)
+        self._judge_samples(envelope, event, case)
         for request, token, position in zip(
             event.requests, event.tokens, event.positions, strict=False
         ):
             self._settle_awaited(case, request, position, token)
-        self._judge_samples(envelope, event, case)
 
     # Rows of InputsBuilt.
 
@@ -63,6 +64,8 @@ class RowIdentity(Rule):
                 case, step, row, "counts", row.true_count, row.query_len,
                 f"{row.request} is given {row.query_len} tokens, {row.true_count} were scheduled",
             )  # fmt: skip
+            return
+        if self._is_shifted(case, step, row):
             return
         others = step.beside(row)
         if row.length_fault == "row-identity":
@@ -74,6 +77,16 @@ class RowIdentity(Rule):
             )  # fmt: skip
         self._judge_table(case, step, row, others)
         self._judge_tokens(case, step, row, others)
+
+    def _is_shifted(self, case: Case, step: StepRows, row: Row) -> bool:
+        """A wrong count shifts all rows behind it, which are no faults of their own."""
+        if row.true_start in (None, row.start):
+            return False
+        wrong = next((r for r in step.live() if r.build is row.build and r.has_wrong_count), None)
+        known = case.cause(("row", row.group, wrong.request, step.step)) if wrong else None
+        if known is not None:
+            case.causes.setdefault(("row", row.group, row.request, step.step), known)
+        return known is not None
 
     def _is_out_of_place(
         self, case: Case, step: StepRows, row: Row, doubles: list[Row], absent: list[str]
@@ -109,7 +122,13 @@ class RowIdentity(Rule):
 
     def _judge_table(self, case: Case, step: StepRows, row: Row, others: list[Row]) -> None:
         """Wrong leading entries that are another row's, unless releases explain them all."""
-        bad = [b for b in row.bad_entries if b.block is not None and b.kind != "past-end"]
+        bad = [
+            b
+            for b in row.bad_entries
+            if b.block is not None
+            and b.kind != "past-end"
+            and case.cause(taken_subject(row.group, str(row.request), b.block)) is None
+        ]
         if not bad or all(b.release or b.kind == "stale" for b in bad):
             return
         end = bad[0].at + 1
@@ -143,6 +162,10 @@ class RowIdentity(Rule):
         for j, (true, token) in enumerate(zip(row.queries, row.tokens or (), strict=False)):
             if true >= len(own) or token == own[true] or token < 0:
                 continue
+            sampled = case.cause(("sampled", row.request, true))
+            if sampled is not None:
+                case.causes.setdefault(("row", row.group, row.request, step.step), sampled)
+                return
             given = row.positions[j] if j < len(row.positions) else true
             if given != true and 0 <= given < len(own) and token == own[given]:
                 continue
@@ -160,7 +183,8 @@ class RowIdentity(Rule):
     def _settle_awaited(self, case: Case, request: str, position: int, token: int) -> None:
         """A step in flight was given this token before it was known."""
         given, row = self._awaited.pop((request, position), (token, None))
-        if row is not None and given != token:
+        is_blamed = case.cause(("sampled", request, position)) is not None
+        if row is not None and given != token and not is_blamed:
             self._report(
                 case, "tokens", row.culprit(), row.build.seq, row.step,
                 f"token {position} of {request} is {token}, the model was given {given}",
@@ -196,6 +220,9 @@ class RowIdentity(Rule):
             *zip(mask.event.requests, mask.event.query_lens, strict=False)
         ]
         masked += [(None, None)] * (len(rows) - len(masked))
+        absent = (("absent", name, step.step) for name in mask.event.requests)
+        if case.cause(*absent):
+            return  # the build misses a row
         for number, (row, own, given) in enumerate(zip(rows, built, masked, strict=False)):
             if case.cause(("row", group, row.request, step.step)):
                 continue
@@ -241,11 +268,19 @@ class RowIdentity(Rule):
                 continue
             if any(_gives_logits_for(case, row, request, position) for row in found):
                 continue
+            known = case.cause(
+                ("absent", request, envelope.step),
+                *(("row", row.group, row.request, envelope.step) for row in found),
+            )
+            if known is not None:  # the row has the wrong name: the sample follows it
+                known.shows_foreign_data |= bool(found)
+                case.causes.setdefault(("sampled", request, position), known)
+                continue
             source = found[0].request if found else None
             self._report(
                 case, "sample", culprit_of(envelope, request), envelope.seq, envelope.step,
                 f"token {token} of {request} was sampled from row {number}, which is {source}",
-                ("sample", envelope.seq, request),
+                ("sampled", request, position),
                 row=number, victim=request, source=source, expected=request, actual=source,
             ).shows_foreign_data = number in rows  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hand import PAD, Bits, Row, Trace, clean, decode, finding, found, leak
+from hand import PAD, Bits, Row, Trace, clean, decode, finding, found, leak, packed
 
 P, Q, R = (11, 12, 13, 14), (21, 22, 23, 24), (31, 32, 33, 34)
 LAYOUTS = ["concatenated", "pool", "per_row"]
@@ -410,3 +410,50 @@ def test_a_mask_of_a_prefix_hit_sees_the_shared_keys() -> None:
         t.step(2, Row("b", (61,), (1, 2), 4), keys=keys, sampled={"b": 16})
         t.end()
         clean(t)
+
+
+@pytest.mark.parametrize("keys", LAYOUTS)
+def test_a_dense_mask_padded_to_more_columns_is_clean(keys: str) -> None:
+    t, a, b = prefilling()
+    t.number = 1
+    t.schedule([a, b]), t.build([a, b])
+    bits = t.visible([a, b], keys)
+    t.mask([a, b], keys, allowed=packed(bits, t.width([a, b], keys) + 64))
+    t.event("StepDispatched"), t.write([a, b]), t.event("StepCompleted")
+    t.end()
+    clean(t)
+
+
+def test_a_dense_mask_with_too_few_columns_hides_the_rest() -> None:
+    """The mask of the step before: as wide as its rows were then."""
+    t = Trace()
+    t.step(1, t.admit(1, "a", P + Q, [1, 2]), keys="per_row", sampled={"a": 15})
+    t.alloc(3, "a", 2, step=2)
+    row = decode("a", 15, (1, 2, 3), 8)
+    t.schedule([row]), t.build([row])
+    wrong = t.mask([row], "per_row", allowed=packed([set(range(8))], 8))
+    t.event("StepDispatched"), t.write([row]), t.event("StepCompleted")
+    t.end()
+    found(
+        t, "violated",
+        finding("mask", "F14", wrong, victim="a", query=0, key=8, expected=True, actual=False),
+    )  # fmt: skip
+
+
+def test_a_dense_mask_whose_bytes_are_no_whole_rows_violates() -> None:
+    t, a, b = decoding()
+    s = t.step(2, a, b, keys="concatenated", mask={"allowed": "ffffff"}, sampled={"a": 16})
+    t.end()
+    found(t, "violated", finding("mask", "F14", s.mask))
+
+
+@pytest.mark.parametrize("absent", ["allowed", "keys"])
+def test_a_dense_mask_that_does_not_tell_its_keys_is_incomplete(absent: str) -> None:
+    t, a, b = decoding()
+    t.step(2, a, b, keys="concatenated", sampled={"a": 16, "b": 36})
+    del next(x for x in t.lines if x.get("form") == "dense")[absent]
+    t.end()
+    report = t.judged()
+    assert report["findings"] == []
+    assert report["verdict"] == "incomplete"
+    assert "MaskBuilt" in " ".join(report["missing"])
