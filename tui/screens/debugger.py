@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from textual import work
@@ -12,9 +12,10 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, Static
-from textual.worker import get_current_worker
+from textual.worker import Worker, WorkerCancelled, get_current_worker
 
 from ...recorder.errors import KvrewindError, UnreadableTrace
+from ...recorder.events import Envelope
 from ...replay.history import allocations_of_block
 from ...replay.provenance import chain
 from ..messages import (
@@ -235,13 +236,17 @@ class DebuggerScreen(Screen[None]):
 
     @work(thread=True, exclusive=True, group="fold")
     def _fold(self, seq: int) -> None:
+        worker, timeline = get_current_worker(), self.session.timeline
         try:
-            state = self.session.timeline.state_at(seq)
+            # slice by slice, since a fold from afar can't be stopped
+            for reached in timeline.warming():
+                if worker.is_cancelled:
+                    return
+                if reached >= seq:
+                    break
+            self.post_message(StateFolded(seq, timeline.state_at(seq)))
         except KvrewindError as error:
             self.post_message(TraceUnreadable(str(error)))
-            return
-        if not get_current_worker().is_cancelled:
-            self.post_message(StateFolded(seq, state))
 
     def on_state_folded(self, message: StateFolded) -> None:
         if self.session.take_state(message.seq, message.state):
@@ -251,6 +256,8 @@ class DebuggerScreen(Screen[None]):
     def _read_trace(self) -> None:
         try:
             self._read()
+        except WorkerCancelled:
+            return
         except UnreadableTrace:
             # asking for the problems makes the reader go on with what can be trusted
             self.post_message(TraceCut(tuple(self.session.source.problems)))
@@ -266,7 +273,7 @@ class DebuggerScreen(Screen[None]):
             self.post_message(OverviewRead(overview))
             if worker.is_cancelled:
                 return
-        report = check(source.envelopes())
+        report = check(_until_cancelled(source.envelopes(), worker))
         self.post_message(TraceChecked(report, tuple(source.problems)))
         for reached in self.session.timeline.warming():
             if worker.is_cancelled:
@@ -330,3 +337,11 @@ class DebuggerScreen(Screen[None]):
         scene = self.session.scene()
         if (message.seq, message.block) == (scene.seq, scene.block):
             self.query_one(Inspector).explain(message.chain, message.history)
+
+
+def _until_cancelled(envelopes: Iterable[Envelope], worker: Worker[None]) -> Iterator[Envelope]:
+    """Lets somebody quit in the middle of a long check. Raises WorkerCancelled."""
+    for envelope in envelopes:
+        if worker.is_cancelled:
+            raise WorkerCancelled("the app was closed")
+        yield envelope

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import ClassVar
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
-from textual.worker import get_current_worker
 
 from ..messages import TrialEnded
 from ..presenters.trials import conclusion, trial_lines
@@ -38,16 +37,14 @@ class RerunScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         self._show()
-        self._run_trials()
+        # not a worker: whoever quits would wait for the end of a run that can't be stopped
+        Thread(target=self._run_trials, daemon=True).start()
 
-    @work(thread=True, exclusive=True)
     def _run_trials(self) -> None:
-        worker = get_current_worker()
         for index, trial in enumerate(TRIALS):
             outcome = outcome_of(trial, self._rerun)
-            if worker.is_cancelled:
+            if not self.post_message(TrialEnded(index, outcome)):
                 return
-            self.post_message(TrialEnded(index, outcome))
 
     def on_trial_ended(self, message: TrialEnded) -> None:
         self.outcomes[message.index] = message.outcome
