@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from threading import Event
 from typing import ClassVar
 
 from textual import work
@@ -82,6 +83,8 @@ class DebuggerScreen(Screen[None]):
         self._position = position
         self._rerun = rerun
         self._explain_timer: Timer | None = None
+        self._nobody_waits = Event()
+        self._nobody_waits.set()
         self._has_moved = position is not None
         """Else the first culprit is opened as soon as it is known."""
 
@@ -237,6 +240,7 @@ class DebuggerScreen(Screen[None]):
     @work(thread=True, exclusive=True, group="fold")
     def _fold(self, seq: int) -> None:
         worker, timeline = get_current_worker(), self.session.timeline
+        self._nobody_waits.clear()
         try:
             # slice by slice, since a fold from afar can't be stopped
             for reached in timeline.warming():
@@ -247,6 +251,8 @@ class DebuggerScreen(Screen[None]):
             self.post_message(StateFolded(seq, timeline.state_at(seq)))
         except KvrewindError as error:
             self.post_message(TraceUnreadable(str(error)))
+        finally:
+            self._nobody_waits.set()
 
     def on_state_folded(self, message: StateFolded) -> None:
         if self.session.take_state(message.seq, message.state):
@@ -273,12 +279,25 @@ class DebuggerScreen(Screen[None]):
             self.post_message(OverviewRead(overview))
             if worker.is_cancelled:
                 return
-        report = check(_until_cancelled(source.envelopes(), worker))
+        report = check(self._while_open(source.envelopes(), worker))
         self.post_message(TraceChecked(report, tuple(source.problems)))
         for reached in self.session.timeline.warming():
             if worker.is_cancelled:
                 return
             self.post_message(Folding(reached))
+
+    def _while_open(
+        self, envelopes: Iterable[Envelope], worker: Worker[None]
+    ) -> Iterator[Envelope]:
+        """A long check gives way to a state that somebody waits for, and ends when the app does.
+
+        Raises WorkerCancelled.
+        """
+        for envelope in envelopes:
+            self._nobody_waits.wait()
+            if worker.is_cancelled:
+                raise WorkerCancelled("the app was closed")
+            yield envelope
 
     def on_trace_cut(self, message: TraceCut) -> None:
         self.session.reopen()
@@ -337,11 +356,3 @@ class DebuggerScreen(Screen[None]):
         scene = self.session.scene()
         if (message.seq, message.block) == (scene.seq, scene.block):
             self.query_one(Inspector).explain(message.chain, message.history)
-
-
-def _until_cancelled(envelopes: Iterable[Envelope], worker: Worker[None]) -> Iterator[Envelope]:
-    """Lets somebody quit in the middle of a long check. Raises WorkerCancelled."""
-    for envelope in envelopes:
-        if worker.is_cancelled:
-            raise WorkerCancelled("the app was closed")
-        yield envelope
