@@ -22,14 +22,13 @@ def open_trace(trace: Path, position: str | None = None, /) -> int:
     trace
         A .kvtrace file.
     position
-        Where to begin, as `step:seq`; the culprit of the first finding when not given.
+        Where to begin: `step:seq`, an event number, or `step:` for the start of a step; the
+        culprit of the first finding when not given.
     """
     with TraceReader(trace) as reader:
-        if position is not None:
-            reader.position(position)
+        app = KvrewindApp(reader, position=position)
         if not sys.stdout.isatty():
-            raise BadInput(
-                f"the app needs a terminal; in one, run: kvrewind open {trace} {position or ''}"
-            )
-        KvrewindApp(reader, position=position).run()
+            command = f"kvrewind open {trace} {position or ''}".rstrip()
+            raise BadInput(f"the app needs a terminal; run this in one: {command}")
+        app.run()
     return 0
