@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...recorder.events import Envelope, SlotsWritten
 from .base import Culprit, Rule, Violation, culprit_of
-from .case import Case, Subject
+from .case import Case, OpenStep, Subject
 from .rows import Row, StepRows
 
 
@@ -56,19 +56,40 @@ class Address(Rule):
         opened = case.step_rows(envelope.step)
         if event.write not in ("prefill", "decode", "draft") or opened is None or size < 1:
             return
-        for request, position, slot in zip(
-            event.requests, event.positions, event.slots, strict=False
+        tokens = event.tokens or (None,) * len(event.slots)
+        for request, position, token, slot in zip(
+            event.requests, event.positions, tokens, event.slots, strict=False
         ):
             if request is None or slot < 0 or case.cause(("row", group, request, envelope.step)):
                 continue
-            if any(w.request == request for w in opened.mapped.get((group, slot), ())):
-                continue
             right = opened.slot_mapped(group, request, position)
-            if right is not None:
-                self._report(
-                    case, envelope.step, envelope.seq, culprit_of(envelope, request), group,
-                    request, slot, right, size, None, position,
-                )  # fmt: skip
+            if right in (None, slot) or self._is_misnumbered(
+                case, opened, group, request, position, token
+            ):
+                continue
+            self._report(
+                case, envelope.step, envelope.seq, culprit_of(envelope, request), group,
+                request, slot, right, size, None, position,
+            )  # fmt: skip
+
+    def _is_misnumbered(
+        self,
+        case: Case,
+        opened: OpenStep,
+        group: int,
+        request: str,
+        position: int,
+        token: int | None,
+    ) -> bool:
+        """The position is wrong, not the slot: it was given so, or another token is there."""
+        row = next(
+            (r for r in opened.rows.live() if r.request == request and r.group == group), None
+        )
+        if row is not None and row.positions != tuple(row.queries):
+            return True
+        known = case.state.requests.get(request)
+        own = known.tokens[position : position + 1] if known is not None and position >= 0 else ()
+        return token is not None and own not in ((), (token,))
 
     def _report(
         self,

@@ -34,8 +34,12 @@ class DanglingTable(Rule):
         if known is None and bad.kind == "stale" and bad.block is not None:
             generation = case.state.pool(row.group).block(bad.block).generation
             known = case.cause(block_subject(row.group, bad.block, generation))
-        if known is None and bad.block is not None and bad.release is None:
-            known = case.cause(taken_subject(row.group, request, bad.block))
+        if known is None and bad.block is not None:
+            taken = case.cause(taken_subject(row.group, request, bad.block))
+            is_later = taken is not None and (
+                bad.release is None or taken.culprit.seq > bad.release.seq
+            )
+            known = taken if is_later else None
         listed = listed_subject(row.group, request, bad.block) if bad.block is not None else entry
         if known is not None:
             case.causes.setdefault(entry, known)

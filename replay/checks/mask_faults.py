@@ -17,6 +17,7 @@ from .masks import (
     columns_of,
     expected_rows,
     fill_in,
+    has_rows_of,
     layout_of,
 )
 from .rows import Row, StepRows
@@ -112,7 +113,7 @@ def _judge(
     event = mask.event
     pool = case.state.pool(group)
     num_slots = (case.state.header.num_blocks if case.state.header else 0) * pool.block_size
-    layout = layout_of(event, rows[: len(event.requests)] or rows, num_slots, pool.block_size)
+    layout = layout_of(event, rows, num_slots, pool.block_size)
     whole = _whole_mask(case, step, group, mask, rows, layout)
     if layout is None:
         return whole
@@ -203,7 +204,7 @@ def _whole_mask(
             fault.key = fault.shown[0].column if fault.shown else None
         found.append(fault)
 
-    queries = sum(row.query_len for row in rows[: len(event.requests)])
+    queries = sum(event.query_lens) if has_rows_of(event, rows) else 0
     if event.form == "dense" and event.allowed and queries and len(event.allowed) % queries:
         add("shape", f"{queries} rows of whole bytes", len(event.allowed), False)
     if event.meaning == "additive" and event.dtype.removeprefix("torch.") == "bool":

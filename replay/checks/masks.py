@@ -59,15 +59,25 @@ class Layout:
         return None
 
 
+def has_rows_of(mask: MaskBuilt, rows: list[Row]) -> bool:
+    """Whether the mask counts each row's queries as the build does, but for pads at the end."""
+    given = len(mask.query_lens)
+    return tuple(row.query_len for row in rows[:given]) == mask.query_lens[: len(rows)] and all(
+        row.request is None for row in rows[given:]
+    )
+
+
 def layout_of(mask: MaskBuilt, rows: list[Row], num_slots: int, block_size: int) -> Layout | None:
     """None where the mask says nothing about columns, or its rows are not those of the build."""
-    counts = [row.query_len for row in rows]
-    if mask.allowed is None or mask.keys is None or list(mask.query_lens[: len(rows)]) != counts:
+    if mask.allowed is None or mask.keys is None or not has_rows_of(mask, rows):
+        return None
+    rows = rows[: len(mask.query_lens)]
+    if not rows:
         return None
     lengths = [row.seq_len for row in rows]
     bases = (0, *accumulate(lengths))[: len(rows)]
     width = {"concatenated": sum(lengths), "per_row": max(lengths), "pool": num_slots}[mask.keys]
-    queries = sum(counts)
+    queries = sum(mask.query_lens)
     if mask.form != "dense" or not queries or len(mask.allowed) % queries:
         return None
     return Layout(mask.keys, width, len(mask.allowed) // queries, tuple(rows), bases, block_size)

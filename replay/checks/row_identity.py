@@ -272,15 +272,16 @@ class RowIdentity(Rule):
                 ("absent", request, envelope.step),
                 *(("row", row.group, row.request, envelope.step) for row in found),
             )
+            sampled = ("sampled", request, _index_of(case, request, position))
             if known is not None:  # the row has the wrong name: the sample follows it
                 known.shows_foreign_data |= bool(found)
-                case.causes.setdefault(("sampled", request, position), known)
+                case.causes.setdefault(sampled, known)
                 continue
             source = found[0].request if found else None
             self._report(
                 case, "sample", culprit_of(envelope, request), envelope.seq, envelope.step,
                 f"token {token} of {request} was sampled from row {number}, which is {source}",
-                ("sampled", request, position),
+                sampled,
                 row=number, victim=request, source=source, expected=request, actual=source,
             ).shows_foreign_data = number in rows  # fmt: skip
 
@@ -318,6 +319,12 @@ def _doubles(live: list[Row]) -> list[Row]:
         right = next((r for r in same if r.seq_len == r.true_len and not r.bad_entries), same[0])
         doubles += [row for row in same if row is not right]
     return doubles
+
+
+def _index_of(case: Case, request: str, position: int) -> int:
+    """Where a token that was just sampled stands in its request, whatever position it names."""
+    known = case.state.requests.get(request)
+    return position if known is None else min(position, len(known.tokens) - 1)
 
 
 def _gives_logits_for(case: Case, row: Row, request: str, position: int) -> bool:

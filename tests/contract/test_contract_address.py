@@ -176,3 +176,27 @@ def test_a_prompt_that_runs_on_into_anothers_block_leaks_in_any_row_order(first:
     ]
     reads = [f for f in report["findings"] if f["check"] == "foreign-read"]
     assert {(f["victim"], f["source"], f["class"]) for f in reads} == {("b", "a", "F08")}
+
+
+def test_a_slot_written_twice_instead_of_the_next_is_the_writes() -> None:
+    """The mapping was right; token 3 went where token 2 is."""
+    t = Trace()
+    s = t.step(1, t.admit(1, "a", P, [1]), written={"slots": [4, 5, 6, 6]}, sampled={"a": 15})
+    t.register(1, "k1", "a", P)
+    t.add("b", (*P, 61), step=2)
+    t.share(1, "b", 0, 2, "k1"), t.alloc(2, "b", 1)
+    t.step(2, Row("b", (61,), (1, 2), 4), sampled={"b": 16})
+    t.end()
+    report = t.judged()
+    roots = [f for f in report["findings"] if f["root"]]
+    assert [(f["check"], f["class"], f["culprit_seq"], f["slot"]) for f in roots] == [
+        ("address", "F08", s.written, 6)
+    ]
+    assert {f["class"] for f in report["findings"]} == {"F08"}
+
+
+def test_positions_that_are_logged_wrongly_are_no_wrong_address() -> None:
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), written={"positions": [1, 0, 2, 3]}, sampled={"a": 15})
+    t.end()
+    assert "address" not in {f["check"] for f in t.judged()["findings"]}

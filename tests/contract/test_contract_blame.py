@@ -418,3 +418,44 @@ def test_a_missing_copy_whose_leftovers_are_shared_on_is_one_incident() -> None:
         finding("exclusive-write", "F19", allocated, block=3, victim="b"),
         leak("F19", allocated, victim="b", source="x", block=3),
     )  # fmt: skip
+
+
+def test_a_release_that_names_the_wrong_block_is_one_incident() -> None:
+    """Block 9 is released in the place of block 1, which is freed all the same."""
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), t.admit(1, "x", Q, [2]), sampled={"a": 15, "x": 25})
+    t.finish("a")
+    wrong = t.release(2, "a", 0, 0)
+    t.free(1)
+    t.step(2, t.admit(2, "c", R, [3]), sampled={"c": 35})
+    t.end()
+    assert roots(t) == [("ref-count", "F06", wrong)]
+
+
+def test_a_sample_that_goes_to_another_request_explains_the_tokens_it_is_given_next() -> None:
+    t = Trace()
+    a, b = t.admit(1, "a", P, [1]), t.admit(1, "b", Q, [2])
+    s = t.step(1, a, b, sampled={"a": 15, "b": 25}, samples={"requests": ["b", "a"]})
+    t.alloc(3, "a", 1, step=2), t.alloc(4, "b", 1)
+    t.step(2, decode("a", 15, (1, 3), 4), decode("b", 25, (2, 4), 4), sampled={"a": 16, "b": 26})
+    t.end()
+    assert roots(t) == [("row-identity", "F11", s.sampled)]
+
+
+def test_a_row_with_a_wrong_name_is_one_incident_with_its_mask_and_sample() -> None:
+    t = Trace()
+    a, b = t.admit(1, "a", P, [1]), t.admit(1, "b", Q, [2])
+    t.add("c", R)
+    s = t.step(1, a, b, built={"requests": ["a", "c"]}, sampled={"a": 15, "b": 25})
+    t.end()
+    assert roots(t) == [("row-identity", "F11", s.built)]
+
+
+def test_a_count_that_is_wrong_shifts_the_rows_behind_it_in_one_incident() -> None:
+    t = Trace()
+    rows = [
+        t.admit(1, n, x, [i + 1]) for i, (n, x) in enumerate(zip("abc", (P, Q, R), strict=True))
+    ]
+    s = t.step(1, *rows, built={"query_lens": [3, 4, 4]}, sampled={"a": 15, "b": 25, "c": 35})
+    t.end()
+    assert roots(t) == [("row-identity", "F11", s.built)]
