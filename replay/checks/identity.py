@@ -79,6 +79,9 @@ class Identity(Rule):
         group = event.group or 0
         hold = case.holds[group, event.request][event.index]
         share = share_subject(group, event.request, hold)
+        made = case.cause(key_subject(group, event.block, hold.generation, event.key))
+        if made is not None:
+            case.causes.setdefault(share, made)
         if case.cause(share) is not None:
             return
         reader = case.state.requests.get(event.request)
