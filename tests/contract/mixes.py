@@ -46,7 +46,7 @@ def runs(draw: st.DrawFn, *faults: str) -> tuple[EngineConfig, list[Prompt]]:
     size = draw(st.sampled_from([2, 4, 8]))
     config = EngineConfig(
         block_size=size,
-        num_blocks=draw(st.integers(8, 20)),
+        num_blocks=draw(st.integers(9, 20)),
         max_num_seqs=draw(st.integers(1, 8)),
         max_num_batched_tokens=draw(st.sampled_from([4, 16, 64, 256])),
         prefix_cache=draw(st.sampled_from([True, True, True, False])),

@@ -25,3 +25,11 @@ def test_one_planted_fault_is_the_class_of_every_finding(fault: Fault, data: st.
     assert {f.fault_class for f in report.findings} <= {fault.fault_class}
     assert {f.check for f in report.findings} <= {fault.check, "foreign-read"}
     assert [f.check for f in report.roots] in ([], [fault.check])
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_two_planted_faults_are_the_classes_of_all_findings(data: st.DataObject) -> None:
+    two = data.draw(st.lists(st.sampled_from(FAULTS), min_size=2, max_size=2, unique=True))
+    report = check(recorded(data.draw(runs(*(fault.name for fault in two)))))
+    assert {f.fault_class for f in report.findings} <= {fault.fault_class for fault in two}
