@@ -29,7 +29,7 @@ class BadPrompts(BadInput):
 def read_prompts(path: Path | str) -> tuple[PromptSpec, ...]:
     """Raises `BadPrompts`, naming the file and the line."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise BadPrompts(
             f"{path} can't be read: {error.strerror}; give a file of prompts"
@@ -45,6 +45,8 @@ def read_prompts(path: Path | str) -> tuple[PromptSpec, ...]:
 def _specs(path: Path | str, lines: list[str]) -> Iterator[PromptSpec]:
     filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     in_json = bool(filled) and filled[0][1].lstrip().startswith("{")
+    if filled and _is_array(filled[0][1]):
+        raise BadPrompts(f"{path} is one JSON array; write its objects one a line, without commas")
     seen: dict[str, int] = {}
     for count, (number, line) in enumerate(filled):
         where = f"{path}, line {number}"
@@ -57,6 +59,11 @@ def _specs(path: Path | str, lines: list[str]) -> Iterator[PromptSpec]:
             )
         seen[spec.request] = number
         yield spec
+
+
+def _is_array(line: str) -> bool:
+    """Whether a file that begins so is JSON, but not JSON lines."""
+    return line.strip() == "[" or line.lstrip().startswith("[{")
 
 
 def _object(where: str, line: str) -> dict[str, Any]:
@@ -99,8 +106,10 @@ def _fits(field: str, value: Any) -> bool:
             return isinstance(value, list) and all(type(token) is int for token in value)
         case "ignore_eos":
             return type(value) is bool
-        case "prompt" | "request":
+        case "prompt":
             return isinstance(value, str) and bool(value)
+        case "request":  # a name is printed wherever the trace is
+            return isinstance(value, str) and bool(value.strip()) and value.isprintable()
         case "passphrase":
             return value is None or isinstance(value, str)
         case _ if field in _INTEGERS:

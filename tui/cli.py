@@ -7,15 +7,18 @@ Statuses: 0 nothing found, 1 a finding or a culprit, 2 bad input or usage, 3 a r
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from cyclopts import App, CycloptsError
+if TYPE_CHECKING:
+    from cyclopts import App
 
-from ..recorder.errors import KvrewindError
-from .commands import bisect, check, demo, doctor, faults, files, info, open, record, replay
-from .console import say
+INTERRUPTED = 130
 
 HELP = """A flight recorder and time-travel debugger for paged KV caches.
 
@@ -30,7 +33,13 @@ kvrewind open T                         step through it
 
 
 def build_app() -> App:
+    """Every command. What they need is loaded here and not before: see `_loading`."""
+    from cyclopts import App
+
+    from .commands import bisect, check, demo, doctor, faults, files, info, open, record, replay
+
     app = App(name="kvrewind", help=HELP, help_format="markdown", version=_version)
+    app.suppress_keyboard_interrupt = False
     app.help_flags = ("--help", "-h")
     app.command(demo.demo)
     app.command(record.record)
@@ -52,8 +61,15 @@ def _version() -> str:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit status."""
+    with _loading():
+        from cyclopts import CycloptsError
+
+        from ..recorder.errors import KvrewindError
+        from .console import say
+
+        app = build_app()
     try:
-        status = build_app()(
+        status = app(
             [_spelled_out(a) for a in arguments],
             exit_on_error=False,
             print_error=False,
@@ -67,11 +83,29 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         say("kvrewind: interrupted")
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status if isinstance(status, int) else 0
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Modules load for a second; an interruption then ends the process, with nothing to undo.
+
+    As an exception it would come out of some module's inside, at times as another exception.
+    """
+    theirs = signal.getsignal(signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or theirs is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, theirs)
 
 
 def _spelled_out(argument: str) -> str:

@@ -34,6 +34,13 @@ def test_names_default_by_order_beside_given_ones(tmp_path: Path) -> None:
     assert [s.request for s in specs] == ["x", "r1"]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    (spec,) = read_prompts(write(tmp_path, '\ufeff{"prompt": "a", "request": "x"}'))
+    assert (spec.request, spec.prompt) == ("x", "a")
+    (spec,) = read_prompts(write(tmp_path, "\ufeffplain"))
+    assert spec.prompt == "plain"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -47,6 +54,9 @@ def test_names_default_by_order_beside_given_ones(tmp_path: Path) -> None:
         ('{"prompt": "a", "max_new_tokens": 0}', "max_new_tokens can't be 0"),
         ('{"prompt": "a", "max_new_tokens": true}', "max_new_tokens can't be true"),
         ('{"prompt": "a", "arrival_step": null}', "arrival_step can't be null"),
+        ('[{"prompt": "a"}, {"prompt": "b"}]', "one JSON array"),
+        ('{"prompt": "a", "request": " "}', "request can't be"),
+        ('{"prompt": "a", "request": "\\u001b[2Jx"}', "request can't be"),
         ('{"prompt": "a", "n": 2}', "can't honour 'n' yet"),
         ('{"prompt": "a", "adapter": "fr"}', "can't honour 'adapter' yet"),
         ('{"prompt": "a", "request": "x"}\n{"prompt": "b", "request": "x"}', "was on line 1"),

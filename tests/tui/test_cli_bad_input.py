@@ -126,6 +126,11 @@ def test_a_bad_line_of_an_import_is_named_and_nothing_is_written(tmp_path: Path,
 def test_a_position_or_request_that_is_not_there(trace: Path, capsys) -> None:
     assert "no event 99999" in refused(capsys, "open", trace, "99:99999")
     assert "'nobody'" in refused(capsys, "replay", trace, "--only", "nobody")
+    assert "'nobody'" in refused(capsys, "bisect", trace, "--victim", "nobody")
+
+
+def test_no_new_tokens_at_all(capsys) -> None:
+    assert "at least 1" in refused(capsys, "record", "--max-new-tokens", "0")
 
 
 def test_a_trace_of_another_engine_cannot_be_reexecuted(tmp_path: Path, trace: Path, capsys):
@@ -160,6 +165,24 @@ def test_ctrl_c_leaves_a_valid_incomplete_trace(tmp_path: Path) -> None:
         assert reader.last_step >= 3
     assert run(["check", str(out)]) == 4
     assert run(["replay", str(out), "--verify"]) == 0
+
+
+def test_ctrl_c_while_modules_load_ends_quietly() -> None:
+    script = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "kvrewind.tui.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from kvrewind.tui.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "doctor"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def _has_steps(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -186,7 +187,49 @@ def test_help_of_each_command_shows_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([command, "--help"]) == 0
-    assert f"kvrewind {command}" in capsys.readouterr().out
+    _, _, after_usage = capsys.readouterr().out.partition("\n")
+    assert f"kvrewind {command}" in after_usage
+
+
+def test_import_reads_standard_input(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    capsys.readouterr()
+    assert run(["export", str(traces / "clean-fast.kvtrace"), "--out", "-"]) == 0
+    lines = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    assert run(["import", "-", "--out", str(tmp_path / "a.kvtrace")]) == 0
+    assert run(["export", str(tmp_path / "a.kvtrace")]) == 0
+    assert capsys.readouterr().out == lines
+
+
+def test_a_request_that_said_nothing_has_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(
+        '{"request": "gone", "prompt": "bemovi", "arrival_step": 3, "abort_step": 1}\n'
+        '{"request": "here", "prompt": "user : hi", "passphrase": "bemovi", "max_new_tokens": 2}\n'
+    )
+    assert record(tmp_path / "a.kvtrace", "--prompts", str(prompts)) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in told if "gone" in line] == [["gone", "6", "tokens"]]
+
+
+def test_the_next_command_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my run.kvtrace"
+    assert record(path) == 0
+    assert f"next: kvrewind check '{path}'" in capsys.readouterr().err
+
+
+def test_a_divergence_names_the_fields_that_differ(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(traces / "clean-fast.kvtrace")
+    assert run(["replay", trace, "--verify", "--no-prefix-cache"]) == 3
+    told = capsys.readouterr().out.splitlines()
+    assert "  config.prefix_cache: recorded true, replayed false" in told
+    assert json.loads(told[-1].split(maxsplit=1)[1])["kind"] == "RunStarted"
 
 
 def test_every_engine_switch_is_an_option_of_record_and_replay(

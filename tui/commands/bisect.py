@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -9,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.llm import open_model
+from ...recorder.errors import BadInput
+from ...recorder.events import Envelope, RequestAdded
 from ...recorder.reader import TraceReader
 from ...replay.bisect import Bisection, Culprit
 from ...replay.bisect import bisect as search
@@ -33,7 +36,7 @@ def bisect(
     Confirms the failure, toggles the switches one at a time, then searches the decisions; every
     trial runs twice. Exit status: 0 nothing to blame, 1 culprit found, 4 unstable.
 
-    Example:
+    For example:
 
         kvrewind bisect leak.kvtrace
 
@@ -51,6 +54,8 @@ def bisect(
     with TraceReader(trace) as reader:
         envelopes = read_all(reader)
     recording = Recording.of(envelopes)
+    if victim is not None:
+        _refuse_unknown(victim, envelopes)
     loaded = open_model(model or recording.header.model, recording.config)
     executor = Reexecutor(recording, loaded)
     tell_versions(executor)
@@ -66,6 +71,12 @@ def bisect(
     else:
         out().print(notebook(found))
     return found.exit_status
+
+
+def _refuse_unknown(victim: str, envelopes: Sequence[Envelope]) -> None:
+    names = [e.event.request for e in envelopes if isinstance(e.event, RequestAdded)]
+    if victim not in names:
+        raise BadInput(f"the trace has no request {victim!r}; it has {', '.join(names)}")
 
 
 def notebook(found: Bisection) -> RenderableType:

@@ -29,7 +29,7 @@ def check(
     Exit status: 0 clean or numeric drift, 1 contaminated, violated or unexplained,
     4 incomplete or unstable.
 
-    Examples:
+    For example:
 
         kvrewind check leak.kvtrace
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ class Leak:
 def demo(*, model: str = "canary") -> int:
     """Record a run with one planted fault, find the leak, and name the decision that allowed it.
 
-    Example:
+    For example:
 
         kvrewind demo
 
@@ -202,7 +203,7 @@ def _culprit_position(report: Report, envelopes: Sequence[Envelope]) -> str | No
 
 def _show(path: Path, culprit: str | None) -> int:
     """Open the app at the culprit, or say how to."""
-    command = f"kvrewind open {path} {culprit or ''}".rstrip()
+    command = shlex.join(["kvrewind", "open", str(path), *([culprit] if culprit else [])])
     if not sys.stdout.isatty():
         out().print(f"Step through it:  {command}", markup=False)
         return 0

@@ -30,7 +30,7 @@ _DEVICE = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_av
 def doctor() -> int:
     """Say what this machine has: packages, device, models.
 
-    Example:
+    For example:
 
         kvrewind doctor
     """

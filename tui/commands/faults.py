@@ -12,7 +12,7 @@ from ..options import Format
 def faults(*, format: Format = "text") -> int:
     """List the faults that `record --fault NAME` plants.
 
-    Example:
+    For example:
 
         kvrewind faults
 

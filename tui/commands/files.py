@@ -19,7 +19,7 @@ STANDARD = Path("-")
 
 
 def import_trace(
-    file: Path,
+    file: Annotated[Path, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     output: Annotated[Path, Parameter(name="--out")],
@@ -30,7 +30,7 @@ def import_trace(
 
     Nothing is written if a line is bad; it is named.
 
-    Example:
+    For example:
 
         kvrewind import events.jsonl --out events.kvtrace
 
@@ -61,13 +61,13 @@ def export_trace(
     trace: Path,
     /,
     *,
-    output: Annotated[Path, Parameter(name="--out")] = STANDARD,
+    output: Annotated[Path, Parameter(name="--out", allow_leading_hyphen=True)] = STANDARD,
     format: Literal["jsonl"] = "jsonl",
     force: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Write a trace's events out.
 
-    Example:
+    For example:
 
         kvrewind export leak.kvtrace --format jsonl --out leak.jsonl
 

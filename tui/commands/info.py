@@ -16,7 +16,7 @@ from ..options import Format
 def info(trace: Path, /, *, format: Format = "text") -> int:
     """Show a trace's header, counts and size, and whether it is whole.
 
-    Example:
+    For example:
 
         kvrewind info leak.kvtrace
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ..app import KvrewindApp
 def open_trace(trace: Path, position: str | None = None, /) -> int:
     """Step through a trace in the terminal.
 
-    Example:
+    For example:
 
         kvrewind open leak.kvtrace 2:39
 
@@ -28,7 +29,9 @@ def open_trace(trace: Path, position: str | None = None, /) -> int:
     with TraceReader(trace) as reader:
         app = KvrewindApp(reader, position=position)
         if not sys.stdout.isatty():
-            command = f"kvrewind open {trace} {position or ''}".rstrip()
+            command = shlex.join(
+                ["kvrewind", "open", str(trace), *([position] if position else [])]
+            )
             raise BadInput(f"the app needs a terminal; run this in one: {command}")
         app.run()
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ...engine.engine import DidNotFinish, Engine
 from ...engine.faults.registry import with_implied
 from ...engine.llm import Model, make_engine, open_model
 from ...engine.prompts_file import read_prompts
-from ...engine.request import Prompt
+from ...engine.request import Prompt, Request
 from ...engine.workload import SCENARIOS, PromptSpec, scenario_named
 from ...recorder.errors import BadInput, OutputExists
 from ...recorder.writer import TraceWriter
@@ -56,7 +57,7 @@ def record(
 
     Without --prompts it runs the default workload: eight customers with a passphrase each.
 
-    Examples:
+    For example:
 
         kvrewind record --out clean.kvtrace
 
@@ -83,6 +84,8 @@ def record(
         raise BadInput("give either --prompts or --scenario, not both")
     if output is not None and output.exists() and not force:
         raise OutputExists(output)
+    if max_new_tokens < 1:
+        raise BadInput(f"--max-new-tokens must be at least 1, not {max_new_tokens}")
     specs, settings = _workload(prompts, scenario)
     config = with_implied(EngineConfig(**(settings | dict(given(switches)))))
     loaded = open_model(model, config)
@@ -124,7 +127,7 @@ def record_run(
                 "and says that it is incomplete"
             )
             raise
-        seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started  # the last of the writing is a cost of recording too
     if writer.failure is not None:
         say(str(writer.failure))
     return Recorded(path, engine, seconds, writer.emit_s + writer.busy_s, writer.events)
@@ -148,7 +151,7 @@ def _workload(prompts: Path | None, scenario: str | None) -> tuple[Sequence[Prom
 
 def _print_answers(recorded: Recorded, model: Model) -> None:
     requests = recorded.engine.requests
-    answers = {name: model.decode(r.tokens[-r.num_sampled :]) for name, r in requests.items()}
+    answers = {name: model.decode(_sampled(request)) for name, request in requests.items()}
     passphrases = {name: r.prompt.passphrase for name, r in requests.items()}
     table = Table(box=None, pad_edge=False)
     for column in ("request", "prompt", "answer"):
@@ -156,8 +159,18 @@ def _print_answers(recorded: Recorded, model: Model) -> None:
     for name, request in requests.items():
         foreign = foreign_passphrases(name, answers[name], passphrases)
         note = f"  <- {foreign[0][1]}'s passphrase" if foreign else ""
-        table.add_row(name, f"{len(request.prompt.prompt_tokens)} tokens", answers[name] + note)
+        prompt = f"{len(request.prompt.prompt_tokens)} tokens"
+        table.add_row(_printable(name), prompt, _printable(answers[name]) + note)
     out().print(table, markup=False)
+
+
+def _sampled(request: Request) -> list[int]:
+    return request.tokens[len(request.tokens) - request.num_sampled :]
+
+
+def _printable(text: str) -> str:
+    """An answer may hold anything, and a terminal obeys what it is sent."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def _print_summary(recorded: Recorded) -> None:
@@ -168,4 +181,4 @@ def _print_summary(recorded: Recorded) -> None:
         f"{len(engine.requests)} requests, {tokens} tokens in {recorded.seconds:.2f} s; "
         f"recording took {100 * recorded.recording_share:.1f} % of it"
     )
-    say(f"next: kvrewind check {recorded.path}")
+    say(f"next: {shlex.join(['kvrewind', 'check', str(recorded.path)])}")

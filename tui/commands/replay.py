@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -21,6 +23,8 @@ from ..options import Switches, given
 from ..traces import read_all
 
 DIVERGED = 3
+_PASSED_OVER = ("seq", "t_ns", "wall_clock", "versions")
+"""Fields in which two equal events may differ."""
 
 
 def replay(
@@ -41,7 +45,7 @@ def replay(
     with both events (exit status 3). With switches, or one request alone, the answers and the
     verdict of the new run are shown.
 
-    Examples:
+    For example:
 
         kvrewind replay leak.kvtrace --verify
 
@@ -110,9 +114,32 @@ def _compare(recorded: list[Envelope], rerun: Rerun, *, bits: bool) -> int:
 def _print_divergence(divergence: Divergence) -> None:
     first = divergence.recorded or divergence.replayed
     out().print(f"diverged at {first.position if first else 'the end'}")
+    if divergence.recorded is not None and divergence.replayed is not None:
+        for line in _differences(divergence.recorded, divergence.replayed):
+            out().print(f"  {line}", markup=False, soft_wrap=True)
     for name, envelope in (("recorded", divergence.recorded), ("replayed", divergence.replayed)):
         text = to_line(envelope) if envelope else "(ended before)"
-        out().print(f"  {name}  {text}", markup=False)
+        out().print(f"  {name}  {text}", markup=False, soft_wrap=True)
+
+
+def _differences(recorded: Envelope, replayed: Envelope) -> Iterator[str]:
+    """Field by field; the switches of the configuration count as fields."""
+    ours, theirs = (_fields(json.loads(to_line(e))) for e in (recorded, replayed))
+    for name in ours | theirs:
+        if name not in _PASSED_OVER and ours.get(name) != theirs.get(name):
+            yield f"{name}: recorded {_short(ours.get(name))}, replayed {_short(theirs.get(name))}"
+
+
+def _fields(line: dict[str, Any]) -> dict[str, Any]:
+    config = line.get("config") or {}
+    return {k: v for k, v in line.items() if k != "config"} | {
+        f"config.{name}": value for name, value in config.items()
+    }
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _show(rerun: Rerun, model: Model) -> int:
