@@ -6,9 +6,12 @@ from ..recorder.events import (
     BlockAllocated,
     BlockShared,
     Envelope,
+    Event,
     InputsBuilt,
     MaskBuilt,
     RequestAdded,
+    RequestForked,
+    RequestRevised,
     RunEnded,
     RunStarted,
     SlotsWritten,
@@ -16,6 +19,7 @@ from ..recorder.events import (
     StepCompleted,
     StepDispatched,
     StepScheduled,
+    TokensSampled,
 )
 
 _NEEDED_WITH_ROWS: tuple[tuple[type, str], ...] = (
@@ -42,11 +46,16 @@ class Completeness:
         self._without_keys = 0
         self._added: set[str] = set()
         self._strangers: set[str] = set()
+        self._lengths: dict[str, int] = {}
+        """Request -> how many tokens it is known to have."""
+        self._unsampled: dict[str, int] = {}
+        """Request -> index of the first of its tokens that no event tells."""
 
     def see(self, envelope: Envelope) -> None:
         event, kind = envelope.event, type(envelope.event)
         self._seen.add(kind)
         self._judge_seq(envelope)
+        self._judge_tokens(event)
         if kind in self._steps:
             self._steps[kind].add(envelope.step)
         match event:
@@ -101,6 +110,12 @@ class Completeness:
             lacking = sorted(needed - self._steps[kind])
             if lacking:
                 found.append(f"{_steps(lacking)} had no {kind.__name__}: record {what}")
+        if self._unsampled:
+            request, index = next(iter(self._unsampled.items()))
+            found.append(
+                f"token {index} of {request} is in no TokensSampled, though later ones are: "
+                "record every token that becomes part of a request"
+            )
         if self._without_keys:
             found.append(
                 f"{self._without_keys} dense MaskBuilt had no allowed or no keys: "
@@ -111,6 +126,28 @@ class Completeness:
                 f"{self._without_tokens} SlotsWritten had no tokens: record the tokens written"
             )
         return tuple(found)
+
+    def _judge_tokens(self, event: Event) -> None:
+        """`TokensSampled` lists every token that becomes part of a request."""
+        known = self._lengths
+        match event:
+            case RequestAdded():
+                known[event.request] = len(event.prompt_tokens)
+            case RequestForked() if event.request in known:
+                known[event.request] = max(known[event.request], event.tokens)
+            case RequestRevised() if event.request in known:
+                known[event.request] = event.tokens_kept + len(event.tokens or ())
+            case TokensSampled():
+                for request, position in zip(event.requests, event.positions, strict=False):
+                    length = known.get(request)
+                    if length is not None and position > length:
+                        self._unsampled.setdefault(request, length)
+                    if length is not None:
+                        known[request] = max(length, position + 1)
+            case SpanDropped():
+                known.clear()
+            case _:
+                pass
 
     def _judge_seq(self, envelope: Envelope) -> None:
         event, expected = envelope.event, self._next_seq

@@ -208,3 +208,13 @@ def test_findings_are_sorted_by_culprit_and_roots_come_first() -> None:
         finding("foreign-read", "F01", shared, root=False),
         finding("ref-count", "F06", kept, root=True),
     )  # fmt: skip
+
+
+def test_a_sampled_token_that_no_event_tells() -> None:
+    t = Trace()
+    t.step(1, t.admit(1, "a", P, [1]), sampled={"a": 15})
+    t.alloc(2, "a", 1, step=2)
+    t.step(2, decode("a", 15, (1, 2), 4))
+    t.step(3, decode("a", 16, (1, 2), 5), sampled={"a": 17})
+    t.end()
+    assert "token 5 of a" in missing(t)
