@@ -68,12 +68,12 @@ def _of_writer(
         return ()
     if write.request is None:
         return (("pad", group, write.slot, write.step),)
-    size = case.state.pool(group).block_size
-    index = write.position // size if size > 0 else 0
+    index, offset = divmod(write.position, max(case.state.pool(group).block_size, 1))
+    is_handed = case.was_handed(group, block, generation, write.request, index)
+    if is_handed and write.slot % max(case.state.pool(group).block_size, 1) == offset:
+        return ()
     subjects: tuple[Subject, ...] = (
         ("address", group, write.step, write.request),
         ("row", group, write.request, write.step),
     )
-    if case.was_handed(group, block, generation, write.request, index):
-        return subjects
-    return (*subjects, ("entry", group, write.request, index, block))
+    return subjects if is_handed else (*subjects, ("entry", group, write.request, index, block))

@@ -459,3 +459,20 @@ def test_a_count_that_is_wrong_shifts_the_rows_behind_it_in_one_incident() -> No
     s = t.step(1, *rows, built={"query_lens": [3, 4, 4]}, sampled={"a": 15, "b": 25, "c": 35})
     t.end()
     assert roots(t) == [("row-identity", "F11", s.built)]
+
+
+def test_a_wrong_share_beside_a_wrong_slot_of_its_producer_is_an_incident_of_its_own() -> None:
+    """a's block is right where d shares it; what a wrote wrongly lies elsewhere."""
+    t = Trace()
+    a = t.admit(1, "a", P + Q, [1, 2])
+    slots = [4, 5, 6, 7, 8, 9, 10, 20]
+    s = t.step(1, a, built={"slot_mapping": slots}, written={"slots": slots}, sampled={"a": 15})
+    t.register(1, "k1", "a", P)
+    seq = shared_wrongly(t)
+    t.end()
+    found(
+        t, "contaminated",
+        finding("address", "F08", s.built),
+        finding("identity", "F01", seq, victim="d", source="a"),
+        leak("F01", seq, victim="d", source="a"),
+    )  # fmt: skip
