@@ -65,16 +65,18 @@ def run(arguments: Sequence[str]) -> int:
         from cyclopts import CycloptsError
 
         from ..recorder.errors import KvrewindError
-        from .console import say
+        from .console import out, say
 
         app = build_app()
     try:
         status = app(
             [_spelled_out(a) for a in arguments],
+            console=out(),
             exit_on_error=False,
             print_error=False,
             result_action="return_value",
         )
+        sys.stdout.flush()
     except CycloptsError as error:
         say(f"kvrewind: {str(error).strip()} See `kvrewind --help`.")
         return 2

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 
 WIDTH_OF_FILES = 100
 """Columns for what goes into a file or a pipe; a terminal says its own."""
+
+
+class Pipe(Console):
+    """A console whose closed pipe is an exception: left alone, rich exits with 1, a finding's."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
 
 
 def out() -> Console:
@@ -22,7 +29,7 @@ def err() -> Console:
 
 def _console(stream: TextIO) -> Console:
     width = None if stream.isatty() else WIDTH_OF_FILES
-    return Console(file=stream, highlight=False, width=width)
+    return Pipe(file=stream, highlight=False, width=width)
 
 
 def say(text: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -201,6 +204,20 @@ def test_import_reads_standard_input(
     assert run(["import", "-", "--out", str(tmp_path / "a.kvtrace")]) == 0
     assert run(["export", str(tmp_path / "a.kvtrace")]) == 0
     assert capsys.readouterr().out == lines
+
+
+@pytest.mark.parametrize("command", ["check", "info --format json", "export", "--help"])
+def test_a_reader_that_leaves_early_is_no_finding(command: str, traces: Path) -> None:
+    options = [] if command == "--help" else [str(traces / "clean-fast.kvtrace")]
+    reading, writing = os.pipe()
+    os.close(reading)
+    script = "from kvrewind.tui.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command.split(), *options],
+        stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_request_that_said_nothing_has_no_answer(

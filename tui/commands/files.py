@@ -37,7 +37,7 @@ def import_trace(
     Parameters
     ----------
     file
-        JSON lines as docs/trace-contract.md describes them; - for standard input.
+        JSON lines as `kvrewind export` writes them; - for standard input.
     output
         The trace to write.
     format
