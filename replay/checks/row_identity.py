@@ -111,8 +111,9 @@ class RowIdentity(Rule):
         builds = case.state.steps[step.step].builds
         given = {name for build in builds for name in build.event.requests}
         for request in absent:
-            if request in given or not case.is_judged(request):
-                continue
+            known = case.state.requests.get(request)
+            if request in given or known is None or known.status != "running":
+                continue  # finished or preempted since it was scheduled
             culprit = Culprit(builds[-1].seq, step.step, "InputsBuilt", None, request)
             self._report(
                 case, "absent", culprit, builds[-1].seq, step.step,

@@ -599,3 +599,17 @@ def test_a_parent_writes_on_in_place_once_its_child_has_copied() -> None:
     t.step(3, decode("a", 17, (1, 2), 6), sampled={"a": 19})
     t.end()
     clean(t)
+
+
+def test_a_request_that_is_preempted_after_it_was_scheduled_has_no_row() -> None:
+    t = registered()
+    t.step(2, t.admit(2, "b", Q, [2]), sampled={"b": 25})
+    t.number = 3
+    t.alloc(3, "a", 1), t.alloc(4, "b", 1)
+    a, b = decode("a", 15, (1, 3), 4), decode("b", 25, (2, 4), 4)
+    t.schedule([a, b])
+    t.event("RequestPreempted", request="b")
+    t.release(4, "b", 1, 0), t.free(4), t.release(2, "b", 0, 0), t.free(2)
+    t.build([a]), t.mask([a]), t.event("StepDispatched"), t.write([a]), t.event("StepCompleted")
+    t.end()
+    clean(t)
