@@ -405,3 +405,4 @@ class Case:
             known.clear()
         self.stale_holds.clear()
         self.shared_generations.clear()
+        self._handed.clear()
