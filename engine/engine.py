@@ -99,11 +99,18 @@ class Engine:
         while self.has_work:
             if max_steps is not None and self.step_number >= max_steps:
                 self._give_up("work was left")
+            self._skip_idle_steps()
             idle = 0 if self.step() or self._arrivals else idle + 1
             if idle > 1:  # one idle step may follow a preemption
                 self._give_up("nothing could run any more")
             on_step()
         self.journal.emit(RunEnded(reason="completed"))
+
+    def _skip_idle_steps(self) -> None:
+        """With nobody at work, the next step that does anything is the next arrival's."""
+        if self._arrivals and not self.scheduler.has_work:
+            next_arrival = min(prompt.arrival_step for prompt in self._arrivals)
+            self.journal.step = max(self.journal.step, next_arrival - 1)
 
     def _give_up(self, why: str) -> NoReturn:
         self.journal.emit(RunEnded(reason="did-not-finish"))

@@ -28,7 +28,9 @@ class Model(Protocol):
         """A prompt as the model is given it (chat template applied, where it has one)."""
         ...
 
-    def decode(self, tokens: Sequence[int]) -> str: ...
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text, without marks such as the one that ends an answer."""
+        ...
 
     def piece(self, token: int) -> str: ...
 
@@ -49,7 +51,8 @@ class SymbolicModel:
         return self._tokenizer.encode(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens)
+        marks = (self._tokenizer.eos_id, self._tokenizer.pad_id)
+        return self._tokenizer.decode([token for token in tokens if token not in marks])
 
     def piece(self, token: int) -> str:
         return self._tokenizer.piece(token)

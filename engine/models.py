@@ -173,11 +173,29 @@ def _share_the_cores() -> None:
 
 
 def _load_tokenizer(directory: Path) -> Any:
+    _refuse_unless_whole(directory)
     from transformers import AutoTokenizer
 
     with _quiet_transformers(), _naming(directory):
         return AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
+        )
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+def _refuse_unless_whole(directory: Path) -> None:
+    """Says what isn't there before transformers goes looking for it elsewhere."""
+    if not (directory / "config.json").is_file():
+        raise UnreadableModel(
+            f"--model {directory}: there is no config.json in it; "
+            "give a directory as transformers' save_pretrained writes it"
+        )
+    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
+        raise UnreadableModel(
+            f"--model {directory}: there is no tokenizer in it; save the tokenizer there too "
+            "(tokenizer.save_pretrained)"
         )
 
 

@@ -18,6 +18,16 @@ class Incident:
     others: tuple[Finding, ...]
 
     @property
+    def cause(self) -> Finding:
+        """The finding of the decision that allowed what is shown: the root's, or a later one like
+        it where the first one harmed nobody."""
+        for finding in (self.root, *self.others):
+            blamed = (finding.culprit_seq, *finding.culprits)
+            if finding.check != "foreign-read" and self.shown.culprit_seq in blamed:
+                return finding
+        return self.root
+
+    @property
     def affected(self) -> tuple[str, ...]:
         """The requests that any of its findings names, but for the reader shown."""
         names: dict[str, None] = {}

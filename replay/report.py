@@ -76,7 +76,8 @@ def incident_lines(
     timeline: Timeline, incident: Incident, report: Report, pieces: Pieces, width: int = WIDTH
 ) -> list[Text]:
     """One incident, from the harm back to the decision."""
-    links = chain(timeline, incident.shown, incident.root)
+    cause = incident.cause
+    links = chain(timeline, incident.shown, cause)
     return [
         *_headline(incident, links, report, width),
         *_read(links, incident.shown, width),
@@ -84,8 +85,8 @@ def incident_lines(
         *_entries("RELEASED by", links.released, links, width),
         *_entries("FREED", links.freed, links, width),
         *_given(links, width),
-        *_exact(incident.root, width),
-        *_allowed(timeline, incident.root, links, pieces, width),
+        *_exact(cause, width),
+        *_allowed(timeline, cause, links, pieces, width),
         *_strip(timeline, links),
         *_affected(incident, width),
     ]

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from .harmless import harmless
 
 WIDTH_OF_FILES = 100
 """Columns for what goes into a file or a pipe; a terminal says its own."""
 
 
-class Pipe(Console):
-    """A console whose closed pipe is an exception: left alone, rich exits with 1, a finding's."""
+class PlainConsole(Console):
+    """A console that says what a trace holds, and does nothing that a trace says.
+
+    Names and tokens may come from anybody's file; an escape sequence in one stays visible. And a
+    closed pipe is an exception: left alone, rich exits with 1, which is a finding's status.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else harmless(text), style, control)
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError
@@ -29,7 +43,7 @@ def err() -> Console:
 
 def _console(stream: TextIO) -> Console:
     width = None if stream.isatty() else WIDTH_OF_FILES
-    return Pipe(file=stream, highlight=False, width=width)
+    return PlainConsole(file=stream, highlight=False, width=width)
 
 
 def say(text: str) -> None:

@@ -14,6 +14,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
+from ..harmless import harmless
 from ..presenters.spans import Line, fitted
 
 INK = "#0c1015"
@@ -106,7 +107,7 @@ def _over(role: str, base: Style) -> Style:
 def strip_of(line: Line, width: int, base: Style = BASE) -> Strip:
     """A line as cells, filled up or cut to `width`."""
     shown, taken = fitted(line, width)
-    segments = [Segment(span.text, _over(span.role, base)) for span in shown if span.text]
+    segments = [Segment(harmless(span.text), _over(span.role, base)) for span in shown if span.text]
     if taken < width:
         segments.append(Segment(" " * (width - taken), base))
     return Strip(segments, width)

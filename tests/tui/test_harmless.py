@@ -1,0 +1,34 @@
+"""What a trace says is shown, and does nothing to the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from kvrewind.tui.cli import run
+from kvrewind.tui.harmless import harmless
+
+
+def test_control_characters_only_take_their_place() -> None:
+    assert harmless("a\x1b[2Jb\x07\x9bc") == "a�[2Jb��c"
+    assert harmless("größer 漢字\n\tx") == "größer 漢字\n\tx"
+
+
+@pytest.mark.parametrize("command", ["check", "info"])
+def test_an_escape_sequence_in_a_trace_stays_text(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, lines, evil = tmp_path / "a.kvtrace", tmp_path / "a.jsonl", tmp_path / "b.kvtrace"
+    run(["record", "--model", "symbolic", "--fault", "key-length-only", "--out", str(trace)])
+    run(["export", str(trace), "--out", str(lines)])
+    name = json.dumps("r1\x1b[2J\x1b]0;owned\x07")
+    text = lines.read_text().replace('"r1"', name).replace('"model":"symbolic"', f'"model":{name}')
+    lines.write_text(text)
+    assert run(["import", str(lines), "--out", str(evil)]) == 0
+    capsys.readouterr()
+    run([command, str(evil)])
+    told = capsys.readouterr()
+    assert "r1" in told.out
+    assert "\x1b" not in told.out + told.err
+    assert "\x07" not in told.out + told.err
