@@ -33,7 +33,7 @@ from .checks.rows import (
     rows_of,
 )
 from .checks.tables import judge_table
-from .completeness import Completeness
+from .completeness import NO_END, Completeness
 from .reducer import apply
 from .state import Build, StepState
 from .verdict import Report, verdict_of
@@ -82,11 +82,13 @@ class Inspection:
             self._dispatched(envelope.step, envelope.seq)
 
     def report(self, problems: Sequence[str] = ()) -> Report:
+        """The verdict so far. A damaged file has said already that its end is missing."""
         for rule in self._rules:
             rule.end(self._case)
         violations = self._case.violations
         findings = settle(violations)
-        missing = (*problems, *self._completeness.missing())
+        own = self._completeness.missing()
+        missing = (*problems, *(m for m in own if not (problems and m == NO_END)))
         return Report(
             verdict_of(
                 findings,

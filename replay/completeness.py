@@ -31,6 +31,9 @@ _NEEDED_WITH_ROWS: tuple[tuple[type, str], ...] = (
 """Events that every step with rows has, and what can't be known without them."""
 
 
+NO_END = "there is no RunEnded: the run was cut off, or record its end"
+
+
 class Completeness:
     """Counts what is there, event by event."""
 
@@ -87,7 +90,7 @@ class Completeness:
         if RunStarted not in self._seen:
             found.append("there is no RunStarted: record the pool's size and block size")
         if RunEnded not in self._seen:
-            found.append("there is no RunEnded: the run was cut off, or record its end")
+            found.append(NO_END)
         if self._strangers:
             found.append(
                 f"{len(self._strangers)} requests, {min(self._strangers)} among them, have rows "
@@ -101,8 +104,9 @@ class Completeness:
                 f"{_steps(unbuilt)} had rows and no InputsBuilt: record what the device is given"
             )
         last = max(self._steps[StepCompleted], default=0)
+        cut_in = self._cut_in()
         for kind, what in _NEEDED_WITH_ROWS:
-            needed = self._with_rows & self._built
+            needed = (self._with_rows & self._built) - {cut_in}  # the end is told already
             if kind is SlotsWritten:
                 needed &= self._mapped
             if kind is StepCompleted:
@@ -126,6 +130,12 @@ class Completeness:
                 f"{self._without_tokens} SlotsWritten had no tokens: record the tokens written"
             )
         return tuple(found)
+
+    def _cut_in(self) -> int | None:
+        """The step in which the trace breaks off: what it lacks, nobody failed to record."""
+        last = max(self._built, default=None)
+        broke_off = RunEnded not in self._seen and last not in self._steps[StepCompleted]
+        return last if broke_off and StepCompleted in self._seen else None
 
     def _judge_tokens(self, event: Event) -> None:
         """`TokensSampled` lists every token that becomes part of a request."""

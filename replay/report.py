@@ -98,7 +98,7 @@ def incident_lines(
 def _headline(incident: Incident, links: Chain, report: Report, width: int) -> list[Text]:
     root, read = incident.root, links.read
     if read is not None:
-        verdict = "contaminated"
+        verdict = report.verdict
         reader = "a pad row" if read.request is None else f"request {read.request}"
         slots = counted(len(read.slots), "slot")
         said = f"{reader} read {slots} that {_writers(links.written)} wrote"
@@ -245,7 +245,8 @@ def _others(found: Iterable[Incident], report: Report, width: int) -> list[Text]
     if lines:
         of_check = Counter(finding.check for finding in rest)
         checks = ", ".join(f"{count} {check}" for check, count in of_check.most_common())
-        head = f"{counted(len(rest), 'other finding')} ({checks}):"
+        what = "other finding" if shown else "finding"
+        head = f"{counted(len(rest), what)} ({checks}):"
         lines.insert(0, Text(head, style="bold"))
     if len(rest) > OTHERS_SHOWN:
         lines.append(Text(f"  and {len(rest) - OTHERS_SHOWN} more", style="dim"))

@@ -53,4 +53,5 @@ KEY_LENGTH_ONLY = KeyLengthOnly(
     outcome="leaks",
     what="a prefix hit compares lengths, not tokens",
     seen_in="vllm-mlx 444",
+    needs="two prompts of which one has a full block at the same place as another",
 )

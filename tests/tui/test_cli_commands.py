@@ -280,3 +280,17 @@ def test_demo_tells_five_acts_and_how_to_go_on(
     assert "culprit: share:r1:" in told
     assert "verdict clean, 0 findings" in told
     assert re.search(r"kvrewind open demo\.kvtrace \d+:\d+", told)
+
+
+def test_a_planted_fault_that_decided_nothing_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("the sea is calm\n")
+    options = ("--prompts", str(prompts), "--fault", "table-keeps-freed")
+    assert record(tmp_path / "a.kvtrace", *options) == 0
+    told = capsys.readouterr().err
+    assert "table-keeps-freed changed no decision of this run" in told
+    assert "needs a pool that preempts" in told
+    record(tmp_path / "b.kvtrace", "--fault", "table-keeps-freed")
+    assert "changed no decision" not in capsys.readouterr().err

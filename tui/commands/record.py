@@ -16,7 +16,7 @@ from rich.table import Table
 from ...engine.admission import refuse_impossible
 from ...engine.config import EngineConfig
 from ...engine.engine import DidNotFinish, Engine
-from ...engine.faults.registry import with_implied
+from ...engine.faults.registry import fault_named, policy_of, with_implied
 from ...engine.llm import Model, make_engine, open_model
 from ...engine.prompts_file import read_prompts
 from ...engine.request import Prompt, Request
@@ -24,6 +24,7 @@ from ...engine.workload import SCENARIOS, PromptSpec, scenario_named
 from ...recorder.errors import BadInput, OutputExists
 from ...recorder.writer import TraceWriter
 from ...replay.oracles import foreign_passphrases
+from ...replay.policies import Shadow
 from ..console import err, out, say
 from ..options import Switches, given, unused_path
 
@@ -115,8 +116,10 @@ def record_run(
     """
     runner = model.runner(config)
     refuse_impossible(prompts, config, runner.card)
+    shadow = Shadow(policy_of(config))
+    policy = shadow if config.faults else None
     with TraceWriter(path, force=force) as writer:
-        engine = make_engine(model, config, prompts, writer, runner=runner)
+        engine = make_engine(model, config, prompts, writer, runner=runner, policy=policy)
         started = time.perf_counter()
         try:
             _run(engine, len(prompts), progress)
@@ -130,7 +133,17 @@ def record_run(
     seconds = time.perf_counter() - started  # the last of the writing is a cost of recording too
     if writer.failure is not None:
         say(str(writer.failure))
+    if config.faults and not shadow.differing:
+        say(_no_bite(config))
     return Recorded(path, engine, seconds, writer.emit_s + writer.busy_s, writer.events)
+
+
+def _no_bite(config: EngineConfig) -> str:
+    """A run in which a planted fault decided nothing proves nothing about it."""
+    faults = [fault_named(name) for name in config.faults]
+    needs = "; ".join(f"{fault.name} needs {fault.needs}" for fault in faults if fault.needs)
+    names = " and ".join(config.faults)
+    return f"note: {names} changed no decision of this run" + (f" ({needs})" if needs else "")
 
 
 def _run(engine: Engine, requests: int, show: bool) -> None:
