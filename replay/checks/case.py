@@ -21,8 +21,9 @@ from ...recorder.events import (
     SpanDropped,
     StepCompleted,
 )
-from ..reducer import STEPS_KEPT, holder_released
 from ..state import Block, State
+from ..transitions.blocks import holder_released
+from ..transitions.steps import STEPS_KEPT
 from ..writes import Epoch, Write
 from .base import Culprit, Violation, culprit_of
 from .context import ContextComparer
