@@ -33,6 +33,8 @@ def create_trace(path: Path, *, force: bool) -> Engine:
             _remove_side_files(path)
             draft.replace(path)
         else:
+            if not path.exists():
+                _remove_side_files(path)
             _name_exclusively(draft, path)
     except FileExistsError:
         raise OutputExists(path) from None

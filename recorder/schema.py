@@ -63,7 +63,9 @@ header = Table(
 )
 
 
-def insert_sql(table: Table) -> str:
-    """One insert with a placeholder per column: taken with tuples it is five times as fast as
-    `insert()` with dicts."""
-    return str(insert(table).compile(dialect=sqlite.dialect()))
+def insert_sql(table: Table, rows: int = 1) -> str:
+    """One insert of that many rows with a placeholder per column: taken with tuples it is five
+    times as fast as `insert()` with dicts."""
+    one = str(insert(table).compile(dialect=sqlite.dialect()))
+    head, values = one.split(" VALUES ")
+    return f"{head} VALUES {', '.join([values] * rows)}"

@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -29,8 +30,12 @@ from .newfile import create_trace, why
 Observer = Callable[[Sequence[Envelope]], None]
 """Called in the writer's thread with the envelopes of each step, once it is committed."""
 
-_EVENTS_PER_COMMIT = 20_000
+_EVENTS_PER_COMMIT = 2_000
 """Where draining a backlog pauses to commit: bounds what a kill can lose and the WAL's size."""
+
+
+_STEPS_BEHIND = 4
+"""A writer that lags more steps than this is given a turn at each further one."""
 
 
 class _Step(NamedTuple):
@@ -127,16 +132,20 @@ class TraceWriter:
     def _hand_over(self) -> None:
         self._steps.put(_Step(self._open_step, self._open))
         self._open = []
+        if self._steps.qsize() > _STEPS_BEHIND:
+            time.sleep(0)  # an engine that computes in Python never lets the thread at the lock
 
     def close(self) -> None:
-        """Commit what is left and, if the run ended, mark the trace complete."""
+        """Commit what is left and, if the run ended, mark the trace complete.
+
+        May be called again, as after an interruption while it waited.
+        """
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            if self._open:
-                self._hand_over()
-        self._steps.put(None)
+            if not self._closed:
+                self._closed = True
+                if self._open:
+                    self._hand_over()
+                self._steps.put(None)
         self._thread.join()
         self._engine.dispose()
 
@@ -180,8 +189,8 @@ class TraceWriter:
         rows: list[tuple[Any, ...]] = []
         digests = [self._encode(step, rows) for step in batch]
         self._require_in_place()
-        connection.exec_driver_sql(_INSERT_EVENTS, rows)
-        connection.exec_driver_sql(_INSERT_STEPS, [tuple(digest) for digest in digests])
+        _insert(connection, _INSERT_EVENTS, rows)
+        _insert(connection, _INSERT_STEPS, [tuple(digest) for digest in digests])
         connection.commit()
         self._last = digests[-1]
         self._committed_events += len(rows)
@@ -229,9 +238,23 @@ class TraceWriter:
 
 
 _GONE = "the file was removed or replaced meanwhile"
-_INSERT_EVENTS = schema.insert_sql(schema.events)
-_INSERT_STEPS = schema.insert_sql(schema.steps)
+_ROWS_AT_ONCE = (256, 64, 16, 4, 1)
+_INSERT_EVENTS = {rows: schema.insert_sql(schema.events, rows) for rows in _ROWS_AT_ONCE}
+_INSERT_STEPS = {rows: schema.insert_sql(schema.steps, rows) for rows in _ROWS_AT_ONCE}
 _INSERT_HEADER = schema.insert_sql(schema.header)
+
+
+def _insert(
+    connection: Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """Many rows a statement. SQLite lets go of the interpreter lock at each one, and beside an
+    engine that computes in Python it takes milliseconds to get it back."""
+    at = 0
+    for size, statement in statements.items():
+        while len(rows) - at >= size:
+            flat = tuple(chain.from_iterable(rows[at : at + size]))
+            connection.exec_driver_sql(statement, flat)
+            at += size
 
 
 def _leave_one_file(connection: Connection) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -260,3 +261,23 @@ def test_the_sqlite_shell_can_ask_for_a_block(make_trace: Callable[..., Path]) -
     assert ("BlockRegistered", "r1") in {row[2:] for row in found}
     assert {row[1] for row in found} == {15, 16}
     assert "events_block" in plan[3]
+
+
+def test_what_a_removed_trace_left_beside_it_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "run.kvtrace"
+    killed = TraceWriter(path)
+    for step in range(50):
+        killed.emit(StepDispatched(), step)
+    while killed.steps < 40:
+        time.sleep(0.01)
+    left = {s: path.with_name(path.name + s).read_bytes() for s in ("-wal", "-shm")}
+    killed.close()
+    path.unlink()
+    for suffix, content in left.items():
+        path.with_name(path.name + suffix).write_bytes(content)
+    with TraceWriter(path) as writer:
+        writer.emit(RunEnded(reason="completed"), 1)
+    assert writer.failure is None
+    with TraceReader(path) as reader:
+        assert [e.event for e in reader.envelopes()] == [RunEnded(reason="completed")]
+        assert reader.problems == []

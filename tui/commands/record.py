@@ -123,12 +123,12 @@ def record_run(
         started = time.perf_counter()
         try:
             _run(engine, len(prompts), progress)
+            writer.close()
         except KeyboardInterrupt:
             writer.close()
-            say(
-                f"stopped in step {engine.step_number}; {path} holds what was recorded "
-                "and says that it is incomplete"
-            )
+            whole = "the whole run" if not engine.has_work else "what was recorded"
+            end = "" if not engine.has_work else " and says that it is incomplete"
+            say(f"stopped in step {engine.step_number}; {path} holds {whole}{end}")
             raise
     seconds = time.perf_counter() - started  # the last of the writing is a cost of recording too
     if writer.failure is not None:
