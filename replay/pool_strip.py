@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import NamedTuple
 
 from rich.text import Text
 
 from .state import Block, Pool, State
-from .wording import elided
+from .wording import elided, named
 
 BLOCKS_A_ROW = 16
 ROWS_AROUND = 1
@@ -15,6 +16,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 STYLES = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta")
 LEGEND_SHOWN = 10
 HOLDERS_SHOWN = 6
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 FREE, CACHED, SHARED, TORN, SENTINEL, UNKNOWN = ".", ":", "+", "!", "#", "?"
 
@@ -53,7 +55,7 @@ def _sign_of_unheld(block: Block) -> str:
     return CACHED if block.keys else FREE
 
 
-def pool_strip(state: State, group: int | None, block: int) -> list[Text]:
+def pool_strip(state: State, group: int | None, block: int, width: int = 100) -> list[Text]:
     """Rows of 16 blocks around `block`, which stands in brackets, and a legend."""
     pool = state.pool(group)
     count = state.header.num_blocks if state.header else block + 1
@@ -72,7 +74,7 @@ def pool_strip(state: State, group: int | None, block: int) -> list[Text]:
     owners = list(dict.fromkeys(cell.owner for cell in cells.values() if cell.owner))
     letters = {name: LETTERS[i % len(LETTERS)] for i, name in enumerate(owners)}
     lines = [_row(row, block, cells, letters) for row in numbers]
-    return [*lines, _legend(pool, block, cells, letters)]
+    return [*lines, *_legend(pool, block, cells, letters, width)]
 
 
 def _row(numbers: list[int], marked: int, cells: dict[int, Cell], letters: dict[str, str]) -> Text:
@@ -95,13 +97,19 @@ def style_of(sign: str) -> str:
     return "bold red" if sign == TORN else "dim" if sign in (FREE, CACHED) else "bold"
 
 
-def _legend(pool: Pool, block: int, cells: dict[int, Cell], letters: dict[str, str]) -> Text:
-    parts = [f"{letter} {name}" for name, letter in list(letters.items())[:LEGEND_SHOWN]]
+def _legend(
+    pool: Pool, block: int, cells: dict[int, Cell], letters: dict[str, str], width: int
+) -> list[Text]:
+    shown = list(letters.items())[:LEGEND_SHOWN]
+    parts = [f"{letter} {named(name)}" for name, letter in shown]
     if len(letters) > LEGEND_SHOWN:
         parts.append(f"{len(letters) - LEGEND_SHOWN} more requests")
     used = {cell.sign for cell in cells.values()}
     parts += [f"{sign} {meaning}" for sign, meaning in SIGNS if sign in used]
     if not cells[block].owner and (holders := pool.block(block).holders):
-        names = list(dict.fromkeys(holder.request for holder in holders))
+        names = [named(name) for name in dict.fromkeys(holder.request for holder in holders)]
         parts.append(f"[{cells[block].sign}] {elided(names, HOLDERS_SHOWN)}")
-    return Text("          " + "   ".join(parts), style="dim")
+    indent = " " * 10
+    told = "   ".join(part.replace(" ", NO_BREAK) for part in parts)
+    lines = wrap(told, max(width - len(indent), 20), break_on_hyphens=False)
+    return [Text(indent + line.replace(NO_BREAK, " "), style="dim") for line in lines]

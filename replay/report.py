@@ -87,7 +87,7 @@ def incident_lines(
         *_given(links, width),
         *_exact(cause, width),
         *_allowed(timeline, cause, links, pieces, width),
-        *_strip(timeline, links),
+        *_strip(timeline, links, width),
         *_affected(incident, width),
     ]
 
@@ -110,7 +110,10 @@ def _headline(incident: Incident, links: Chain, report: Report, width: int) -> l
     line = f"{verdict}: {said}  [{', '.join(names)}]"
     return [
         Text("=" * width, style="dim"),
-        *(Text(part, style=style) for part in wrap(line, width, subsequent_indent="  ")),
+        *(
+            Text(part, style=style)
+            for part in wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+        ),
     ]
 
 
@@ -220,13 +223,13 @@ def _allowed(
     ]
 
 
-def _strip(timeline: Timeline, links: Chain) -> list[Text]:
+def _strip(timeline: Timeline, links: Chain, width: int) -> list[Text]:
     if links.block is None or links.block < 0:
         return []
     seq = links.read.seq if links.read else links.finding.seq
     position = links.read.position if links.read else links.finding.position
     head = Text(f"  the pool at {position}, around block {links.block}", style="dim")
-    return [Text(), head, *pool_strip(timeline.state_at(seq), links.group, links.block)]
+    return [Text(), head, *pool_strip(timeline.state_at(seq), links.group, links.block, width)]
 
 
 def _affected(incident: Incident, width: int) -> list[Text]:
@@ -272,7 +275,9 @@ def _summary(report: Report, source: EventSource, width: int) -> list[Text]:
 
 
 def _labelled(label: str, text: str, width: int, style: str = "") -> list[Text]:
-    parts = wrap(text, max(width - LABEL_WIDTH, 20), break_long_words=False) or [""]
+    parts = wrap(
+        text, max(width - LABEL_WIDTH, 20), break_long_words=False, break_on_hyphens=False
+    ) or [""]
     lines: list[Text] = []
     for index, part in enumerate(parts):
         line = Text(f"  {'' if index else label}".ljust(LABEL_WIDTH), style="bold cyan")

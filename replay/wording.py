@@ -31,6 +31,14 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def named(name: str, longest: int = 24) -> str:
+    """A long name without its middle: what tells it from others is often at its end."""
+    if len(name) <= longest:
+        return name
+    end = (longest - 1) * 2 // 3
+    return f"{name[: longest - 1 - end]}…{name[-end:]}"
+
+
 def elided(items: Sequence[str], shown: int) -> str:
     """`a, b, c and 4 more`."""
     if len(items) <= shown + 1:

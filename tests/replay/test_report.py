@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,23 @@ def test_numbers_are_told_briefly() -> None:
         "first", "third", "ninth", "11th", "21st", "22nd", "112th", "123rd",
     ]  # fmt: skip
     assert (counted(1, "slot"), counted(0, "slot")) == ("1 slot", "0 slots")
+
+
+def test_long_names_stay_whole_in_the_text_and_keep_their_ends_in_the_legend() -> None:
+    def renamed(event: Any) -> Any:
+        names = {f"r{i}": f"production-eu-west/customer-{i}" for i in range(9)}
+        changed = {}
+        for field in ("request", "requests"):
+            value = getattr(event, field, None)
+            if isinstance(value, tuple):
+                changed[field] = tuple(names.get(name, name) for name in value)
+            elif value is not None:
+                changed[field] = names[value]
+        return replace(event, **changed)
+
+    events = [e._replace(event=renamed(e.event)) for e in recorded("key-length-only")]
+    text = render(check(events), events).plain
+    assert "production-eu-west/customer-1" in text.splitlines()[1]
+    legend = [line for line in text.splitlines() if "+ shared" in line or "A prod" in line]
+    assert any("/customer-0" in line for line in legend)
+    assert all(len(line) <= 100 for line in text.splitlines())
