@@ -20,8 +20,15 @@ class BadInput(KvrewindError):
     """A file, an option or a name that can't be used as given."""
 
 
+class MissingTrace(BadInput):
+    """There is no file of that name."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(f"{path}: there is no such file; give the path of a .kvtrace file")
+
+
 class NotATrace(BadInput):
-    """The file exists and is not one of our traces, or does not exist."""
+    """The file exists and is not one of our traces."""
 
     def __init__(self, path: Path | str, why: str) -> None:
         super().__init__(

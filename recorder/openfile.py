@@ -20,7 +20,7 @@ from sqlalchemy import Engine, QueuePool, Row, Select, StaticPool, create_engine
 from sqlalchemy.exc import DatabaseError
 
 from . import schema
-from .errors import NewerFormat, NotATrace, UnreadableTrace
+from .errors import MissingTrace, NewerFormat, NotATrace, UnreadableTrace
 from .events import SpanDropped
 from .salvage import HEADER_SIZE, FileHeader, StoredRow, read_header, table_rows
 
@@ -132,7 +132,7 @@ def _first_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(HEADER_SIZE)
     except FileNotFoundError:
-        raise NotATrace(path, "there is no such file") from None
+        raise MissingTrace(path) from None
     except IsADirectoryError:
         raise NotATrace(path, "it is a directory") from None
     except OSError as error:

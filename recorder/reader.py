@@ -48,7 +48,7 @@ class StepSpan(NamedTuple):
 class TraceReader:
     """A `*.kvtrace` file, read-only; also beside a writer that is at work.
 
-    Raises NotATrace, NewerFormat, or UnreadableTrace if nothing of it can be read.
+    Raises MissingTrace, NotATrace, NewerFormat, or UnreadableTrace if nothing can be read.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -18,6 +18,7 @@ import msgpack
 import pytest
 from kvrewind.recorder.errors import (
     KvrewindError,
+    MissingTrace,
     NewerFormat,
     NoSuchPosition,
     NotATrace,
@@ -124,9 +125,11 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
     empty.touch()
     other = tmp_path / "other.db"
     edit(other, "create table events (seq integer primary key)")
-    for path in (text, empty, other, tmp_path, tmp_path / "missing.kvtrace"):
+    for path in (text, empty, other, tmp_path):
         with pytest.raises(NotATrace, match=f"{path}.*not a kvrewind trace"):
             TraceReader(path)
+    with pytest.raises(MissingTrace, match="missing.kvtrace: there is no such file"):
+        TraceReader(tmp_path / "missing.kvtrace")
 
 
 def test_a_newer_format_is_refused(make_trace: Make) -> None:

@@ -49,7 +49,7 @@ def test_a_file_that_is_not_a_trace(command: str, tmp_path: Path, capsys) -> Non
     text = tmp_path / "notes.txt"
     text.write_text("not a trace\n" * 100)
     assert "is not a kvrewind trace" in refused(capsys, command, text)
-    assert "is not a kvrewind trace" in refused(capsys, command, tmp_path / "nowhere.kvtrace")
+    assert "there is no such file" in refused(capsys, command, tmp_path / "nowhere.kvtrace")
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
