@@ -128,7 +128,7 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
     for path in (text, empty, other, tmp_path):
         with pytest.raises(NotATrace, match=f"{path}.*not a kvrewind trace"):
             TraceReader(path)
-    with pytest.raises(MissingTrace, match="missing.kvtrace: there is no such file"):
+    with pytest.raises(MissingTrace, match=r"missing\.kvtrace: there is no such file"):
         TraceReader(tmp_path / "missing.kvtrace")
 
 
