@@ -330,3 +330,11 @@ def test_a_real_model_answers_a_mix_as_generate_does(real, attention):
     loaded, prompts, answers = real
     mix = Mix(loaded.runner(EngineConfig(num_blocks=NUM_BLOCKS, attention=attention)), attention)
     assert mix.run({f"r{i}": p for i, p in enumerate(prompts)}, 8, 3) == answers
+
+
+@pytest.mark.parametrize("attention", ["fast", "reference"])
+def test_a_real_model_answers_each_prompt_alone_as_generate_does(real, attention):
+    loaded, prompts, answers = real
+    for prompt, answer in zip(prompts, answers, strict=True):
+        runner = loaded.runner(EngineConfig(num_blocks=NUM_BLOCKS, attention=attention))
+        assert Mix(runner, attention).run({"alone": prompt}, 8, 1) == [answer]
