@@ -43,7 +43,7 @@ class EngineConfig:
     )
     device: str = switch("cpu", "cpu, cuda, or auto.")
     dtype: str = switch("float32", "Data type of weights and cache: float32, bfloat16, float16.")
-    seed: int = switch(0, "Seed of everything random in the run.")
+    seed: int = switch(0, "Seed of all that is random: the passphrases of a scenario.")
     faults: tuple[str, ...] = switch((), "Planted faults, by name (`kvrewind faults` lists them).")
 
     def __post_init__(self) -> None:

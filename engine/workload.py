@@ -102,14 +102,13 @@ def default_workload(seed: int = 0) -> Workload:
     )
 
 
-SCENARIOS: tuple[Workload, ...] = (default_workload(),)
-"""Workloads by name; the first is what `record` runs when nothing else is asked for."""
+SCENARIOS: Mapping[str, Callable[[int], Workload]] = {"default": default_workload}
+"""Workloads by name, made from a seed; the first is what `record` runs unasked."""
 
 
-def scenario_named(name: str) -> Workload:
+def scenario_named(name: str, seed: int) -> Workload:
     """Raises `BadInput` with the names that exist."""
-    for workload in SCENARIOS:
-        if workload.name == name:
-            return workload
-    known = ", ".join(workload.name for workload in SCENARIOS)
-    raise BadInput(f"there is no scenario {name!r}; known: {known}")
+    if name not in SCENARIOS:
+        known = ", ".join(SCENARIOS)
+        raise BadInput(f"there is no scenario {name!r}; known: {known}")
+    return SCENARIOS[name](seed)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..decisions import Answer, Policy, Question, Reference
+from ..decisions import Answer, Question, reference_answer
 
 Outcome = Literal["leaks", "violates", "alters", "drift", "unexplained"]
 
@@ -34,12 +34,11 @@ class Fault(ABC):
 class Faulty:
     """A policy with faults planted: each may replace the answer of the one before."""
 
-    def __init__(self, faults: tuple[Fault, ...], right: Policy | None = None) -> None:
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
         self._faults = faults
-        self._right = right or Reference()
 
     def answer(self, question: Question) -> Answer:
-        answer = self._right.answer(question)
+        answer = reference_answer(question)
         for fault in self._faults:
             answer = fault.answer(question, answer)
         return answer

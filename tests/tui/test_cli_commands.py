@@ -294,3 +294,14 @@ def test_a_planted_fault_that_decided_nothing_is_told(
     assert "needs a pool that preempts" in told
     record(tmp_path / "b.kvtrace", "--fault", "table-keeps-freed")
     assert "changed no decision" not in capsys.readouterr().err
+
+
+def test_another_seed_gives_the_scenario_other_passphrases(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    for name, seed in (("a", "0"), ("b", "0"), ("c", "1")):
+        capsys.readouterr()
+        assert record(tmp_path / f"{name}.kvtrace", "--seed", seed) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != answers[2]

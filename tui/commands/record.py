@@ -87,8 +87,9 @@ def record(
         raise OutputExists(output)
     if max_new_tokens < 1:
         raise BadInput(f"--max-new-tokens must be at least 1, not {max_new_tokens}")
-    specs, settings = _workload(prompts, scenario)
-    config = with_implied(EngineConfig(**(settings | dict(given(switches)))))
+    chosen = dict(given(switches))
+    specs, settings = _workload(prompts, scenario, chosen.get("seed", 0))
+    config = with_implied(EngineConfig(**(settings | chosen)))
     loaded = open_model(model, config)
     tokenized = tokenize(loaded, specs, max_new_tokens)
     recorded = record_run(loaded, config, tokenized, output or unused_path("run"), force=force)
@@ -155,10 +156,12 @@ def _run(engine: Engine, requests: int, show: bool) -> None:
             say(str(stuck))
 
 
-def _workload(prompts: Path | None, scenario: str | None) -> tuple[Sequence[PromptSpec], Any]:
+def _workload(
+    prompts: Path | None, scenario: str | None, seed: int
+) -> tuple[Sequence[PromptSpec], Any]:
     if prompts is not None:
         return read_prompts(prompts), {}
-    workload = scenario_named(scenario or SCENARIOS[0].name)
+    workload = scenario_named(scenario or next(iter(SCENARIOS)), seed)
     return workload.specs, dict(workload.switches)
 
 
@@ -173,17 +176,12 @@ def _print_answers(recorded: Recorded, model: Model) -> None:
         foreign = foreign_passphrases(name, answers[name], passphrases)
         note = f"  <- {foreign[0][1]}'s passphrase" if foreign else ""
         prompt = f"{len(request.prompt.prompt_tokens)} tokens"
-        table.add_row(_printable(name), prompt, _printable(answers[name]) + note)
+        table.add_row(name, prompt, answers[name] + note)
     out().print(table, markup=False)
 
 
 def _sampled(request: Request) -> list[int]:
     return request.tokens[len(request.tokens) - request.num_sampled :]
-
-
-def _printable(text: str) -> str:
-    """An answer may hold anything, and a terminal obeys what it is sent."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def _print_summary(recorded: Recorded) -> None:
