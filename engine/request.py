@@ -14,8 +14,12 @@ from .prefix_cache import Content
 class Prompt:
     """One line of a prompts file, tokenized.
 
-    `arrival_step` is the first step that may take it in; `ignore_eos` lets it run to
-    `max_new_tokens`.
+    `arrival_step` is the first step that may take it in, `arrival_s` the first second of the run;
+    `ignore_eos` lets it run to `max_new_tokens`. `priority`: lower comes sooner. `n` samples of
+    one prompt. `extra_keys`: (first position, key) of what colours the tokens from there on
+    without being a token (an image, a cache salt). `pin` and `retention` say how long its cached
+    blocks should stay: pinned ones while others are left, higher retention longer.
+    `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave nothing out.
     """
 
     request: str
@@ -25,13 +29,29 @@ class Prompt:
     session: str | int | None = None
     external_id: str | int | None = None
     passphrase: str | None = None
+    adapter: str | int | None = None
+    extra_keys: tuple[tuple[int, str | int], ...] = ()
+    priority: int = 0
+    n: int = 1
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    pin: bool = False
+    retention: int = 0
     arrival_step: int = 1
+    arrival_s: float | None = None
     abort_step: int | None = None
     ignore_eos: bool = False
 
     @property
     def sampling(self) -> dict[str, Any]:
-        return {"temperature": 0.0, "ignore_eos": self.ignore_eos}
+        """What `RequestAdded.sampling` carries: all that makes the same prompt answer otherwise,
+        and what a re-execution needs besides. Left out where it has its default."""
+        told: dict[str, Any] = {"temperature": self.temperature, "ignore_eos": self.ignore_eos}
+        for name in ("n", "top_k", "top_p", "pin", "retention"):
+            if getattr(self, name) != Prompt.__dataclass_fields__[name].default:
+                told[name] = getattr(self, name)
+        return told
 
 
 class Status(Enum):
