@@ -121,8 +121,11 @@ class RequestPreempted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFinished(Event):
+    """`message`: what went wrong, where the reason is an error."""
+
     request: str
     reason: Literal["eos", "length", "aborted", "error"]
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +225,7 @@ class BlockCopied(Event):
 class BlockScrubbed(Event):
     block: int
     how: Literal["zero", "nan"]
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +352,7 @@ class BlockDigested(Event):
     digest: Scalar
     at: Literal["register", "share", "read", "store", "load", "sweep"]
     transfer: Scalar | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +363,7 @@ class TransferStarted(Event):
     keys: tuple[Scalar, ...]
     host_blocks: Ints | None = None
     request: str | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
