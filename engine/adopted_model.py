@@ -25,6 +25,10 @@ ONE_THREAD_UP_TO_HIDDEN = 256
 """Handing work of this size to other threads costs more than it saves."""
 
 
+class BrokenWeights(BadInput):
+    """The weights can't compute anything: some are not numbers."""
+
+
 class AdoptedModel:
     """A transformers model whose attention is ours: loaded and proved once, run many times.
 
@@ -32,7 +36,8 @@ class AdoptedModel:
     small model on a CPU torch is set to one thread (process-wide).
 
     Raises `UnfitModel` if the model doesn't hand over the attention of every layer or computes
-    other logits through the paged cache than by itself, `BadInput` if the device is missing.
+    other logits through the paged cache than by itself, `BrokenWeights` if a weight is NaN,
+    `BadInput` if the device is missing.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class AdoptedModel:
     ) -> None:
         self.device = device_of(device)
         self.dtype: torch.dtype = getattr(torch, dtype)
+        _refuse_nan(model, name)
         self.model = model.to(device=self.device, dtype=self.dtype).eval()
         text = model.config.get_text_config(decoder=True)
         if self.device.type == "cpu" and text.hidden_size <= ONE_THREAD_UP_TO_HIDDEN:
@@ -129,6 +135,16 @@ def _compare(name: str, ours: Tensor, expected: Tensor, dtype: torch.dtype) -> N
         raise UnfitModel(
             name, f"its logits differ by {difference:.3g} from those it computes alone"
         )
+
+
+def _refuse_nan(model: nn.Module, name: str) -> None:
+    for parameter, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.isnan().any():
+            raise BrokenWeights(
+                f"{name}: the weights are broken, {parameter} holds NaN "
+                f"({int(weight.isnan().sum())} of {weight.numel()} numbers); "
+                "take another copy of the model, or train it again from before they broke"
+            )
 
 
 def device_of(name: str) -> torch.device:

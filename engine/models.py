@@ -36,7 +36,8 @@ class MissingModel(BadInput):
 
 
 class UnreadableModel(BadInput):
-    """A directory is there, and no causal language model can be loaded from it."""
+    """A directory is there, and no causal language model can be loaded from it, or another one's
+    tokenizer lies beside it."""
 
 
 class LoadedModel:
@@ -88,8 +89,10 @@ class LoadedModel:
         from .adopted_model import AdoptedModel, device_of
 
         device_of(config.device)  # refuse before anything slow
+        model = _load_weights(self.directory, config.dtype)
+        _refuse_unknown_tokens(self.name, self._tokenizer, model)
         return AdoptedModel(
-            _load_weights(self.directory, config.dtype),
+            model,
             name=self.name,
             device=config.device,
             dtype=config.dtype,
@@ -206,6 +209,20 @@ def _load_weights(directory: Path, dtype: str) -> Any:
     with _quiet_transformers(), _naming(directory):
         return AutoModelForCausalLM.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False, dtype=getattr(torch, dtype)
+        )
+
+
+def _refuse_unknown_tokens(name: str, tokenizer: Any, model: Any) -> None:
+    """A tokenizer may know fewer tokens than the model, never one that the model lacks."""
+    rows: int = model.get_input_embeddings().num_embeddings
+    known = {id: token for token, id in tokenizer.get_vocab().items()}
+    known |= {id: str(token) for id, token in tokenizer.added_tokens_decoder.items()}
+    if beyond := sorted(id for id in known if id >= rows):
+        raise UnreadableModel(
+            f"--model {name}: its tokenizer doesn't fit it: token {beyond[0]} "
+            f"({known[beyond[0]]!r}) is beyond the {rows} rows of its embedding"
+            + (f", and so are {len(beyond) - 1} more" if len(beyond) > 1 else "")
+            + "; take the tokenizer that the model was trained with"
         )
 
 

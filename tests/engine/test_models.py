@@ -107,6 +107,43 @@ def test_broken_weights_are_refused_in_one_sentence(saved_model, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def with_tokenizer(saved_model, directory, tokenizer):
+    shutil.copytree(saved_model, directory)
+    tokenizer.save_pretrained(directory)
+    return str(directory)
+
+
+def test_a_tokenizer_with_more_words_than_the_model_has_rows_is_refused(saved_model, tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"[UNK]": 0} | {f"w{i}": i for i in range(1, SMALL["vocab_size"] + 2)}
+    larger = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="[UNK]")), unk_token="[UNK]"
+    )
+    path = with_tokenizer(saved_model, tmp_path / "larger", larger)
+    with pytest.raises(
+        UnreadableModel, match=r"token 61 \('w61'\) .* the 61 rows .* 1 more"
+    ) as caught:
+        load_model(path, EngineConfig())
+    assert "\n" not in str(caught.value)
+
+
+def test_an_added_token_that_the_model_has_no_row_for_is_refused(saved_model, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(saved_model)
+    fits = [f"<x{i}>" for i in range(SMALL["vocab_size"] - len(WORDS))]
+    tokenizer.add_tokens(fits, special_tokens=True)
+    path = with_tokenizer(saved_model, tmp_path / "fits", tokenizer)
+    assert load_model(path, EngineConfig(num_blocks=8)).encode(fits[-1]) == [60]
+    tokenizer.add_tokens(["<late>"], special_tokens=True)
+    path = with_tokenizer(saved_model, tmp_path / "late", tokenizer)
+    with pytest.raises(UnreadableModel, match=r"token 61 \('<late>'\)"):
+        load_model(path, EngineConfig())
+
+
 def test_code_that_comes_with_a_model_is_never_run(saved_model, tmp_path):
     custom = tmp_path / "custom"
     shutil.copytree(saved_model, custom)

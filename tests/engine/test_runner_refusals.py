@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason='needs the extra: pip install "kvrewind[engine]"')
 
-from kvrewind.engine.adopted_model import AdoptedModel  # noqa: E402
+from kvrewind.engine.adopted_model import AdoptedModel, BrokenWeights  # noqa: E402
 from kvrewind.engine.attention.fitness import UnfitModel  # noqa: E402
 from kvrewind.engine.config import EngineConfig  # noqa: E402
 from kvrewind.engine.transformers_runner import TransformersRunner  # noqa: E402
@@ -76,6 +76,19 @@ def test_a_model_that_computes_something_else_through_us_is_refused():
     torch.manual_seed(5)
     with pytest.raises(UnfitModel, match="its logits differ by"):
         AdoptedModel(PositionsIgnored(LlamaConfig(**SMALL)), name="tiny")
+
+
+def test_weights_that_are_not_numbers_are_refused_by_name():
+    model = tiny("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, 4] = torch.nan
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(
+        BrokenWeights, match=r"layers\.1\.mlp\.up_proj\.weight holds NaN"
+    ) as refusal:
+        AdoptedModel(model, name="tiny")
+    assert refusal.value.exit_status == 2
+    assert "\n" not in str(refusal.value)
 
 
 def test_the_digest_tells_models_apart_and_knows_the_same_again():
