@@ -12,8 +12,8 @@ LONGEST = 3
 """Tokens that are looked for; fewer only where so many aren't found."""
 
 
-class NgramIndex:
-    """Where each n-gram of one request's tokens was last followed by something.
+class Drafter:
+    """Drafts for one request: where each n-gram of its tokens was last followed by something.
 
     Tokens may only be appended between calls; each is indexed once, so a call costs what is new.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvrewind.engine.ngram import NgramIndex
+from kvrewind.engine.ngram import Drafter
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 """Few different tokens, so that they repeat."""
@@ -37,14 +37,14 @@ def proposed_by_search(tokens: list[int], limit: int, longest: int) -> tuple[int
 def test_what_followed_the_latest_longest_match_is_proposed(
     tokens: list[int], limit: int, proposed: tuple[int, ...]
 ) -> None:
-    assert NgramIndex().propose(tokens, limit) == proposed
+    assert Drafter().propose(tokens, limit) == proposed
 
 
 @given(texts, st.integers(1, 5), st.integers(1, 4))
 def test_it_proposes_what_a_search_of_the_whole_text_would(
     tokens: list[int], limit: int, longest: int
 ) -> None:
-    assert NgramIndex(longest).propose(tokens, limit) == proposed_by_search(tokens, limit, longest)
+    assert Drafter(longest).propose(tokens, limit) == proposed_by_search(tokens, limit, longest)
 
 
 @given(st.lists(texts, max_size=8), st.integers(1, 5))
@@ -52,7 +52,7 @@ def test_asking_as_the_text_grows_gives_what_asking_once_would(
     pieces: list[list[int]], limit: int
 ) -> None:
     """Some tokens come one by one, some many at once, some questions twice."""
-    index, tokens = NgramIndex(), []
+    index, tokens = Drafter(), []
     for piece in pieces:
         tokens += piece
         assert index.propose(tokens, limit) == proposed_by_search(tokens, limit, 3)
@@ -69,7 +69,7 @@ class Counted(list[int]):
 
 
 def test_a_question_costs_what_is_new_and_not_the_whole_text() -> None:
-    index, tokens = NgramIndex(), Counted(range(2000))
+    index, tokens = Drafter(), Counted(range(2000))
     index.propose(tokens, 4)
     first = tokens.looks
     tokens.append(7)
