@@ -13,6 +13,7 @@ from .attention.reference import ReferenceAttention
 from .attention.step import PagedStep
 from .config import EngineConfig
 from .inputs import StepInputs
+from .kv_dtype import layer_dtypes
 from .request import Request
 from .runner import ModelCard, StepOutput
 
@@ -22,7 +23,8 @@ ATTENTION = {"fast": FastAttention, "reference": ReferenceAttention}
 class TransformersRunner:
     """Implements `runner.Runner`: one run's KV pool, over a model that may serve several runs.
 
-    Raises `BadInput` if the pool doesn't fit into memory.
+    Raises `BadInput` if the pool doesn't fit into memory, `BadSwitch` if `kv_dtype` lists another
+    number of layers than the model has.
     """
 
     def __init__(self, adopted: AdoptedModel, config: EngineConfig) -> None:
@@ -66,6 +68,7 @@ def greedy(logits: Tensor) -> StepOutput:
 
 
 def _new_pool(adopted: AdoptedModel, config: EngineConfig) -> KVPool:
+    kv_dtypes = layer_dtypes(config.kv_dtype, len(adopted.shapes))
     try:
         return KVPool(
             adopted.shapes,
@@ -73,6 +76,7 @@ def _new_pool(adopted: AdoptedModel, config: EngineConfig) -> KVPool:
             block_size=config.block_size,
             dtype=adopted.dtype,
             device=adopted.device,
+            kv_dtypes=kv_dtypes,
         )
     except RuntimeError as error:  # what torch raises when an allocation fails, on any device
         raise BadInput(

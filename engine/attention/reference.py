@@ -32,7 +32,7 @@ class ReferenceAttention:
         return torch.cat([self._attend(layer, q, mask, scaling) for q, mask in parts])
 
     def _attend(self, layer: int, query: Tensor, mask: Tensor, scaling: float) -> Tensor:
-        keys, values = self._pool.keys[layer], self._pool.values[layer]  # [slots, kv_heads, dim]
+        keys, values = self._pool.all_slots(layer)  # [slots, kv_heads, dim]
         by_group = query.unflatten(1, (keys.shape[1], -1))  # [T, kv_heads, group, dim]
         scores = torch.einsum("thgd,shd->hgts", by_group, keys).float() * scaling
         weights = torch.softmax(scores + mask, dim=-1).to(values.dtype)

@@ -27,7 +27,7 @@ def filled_pool(block_size=4, num_blocks=40):
         device=torch.device("cpu"),
     )
     torch.manual_seed(0)
-    for tensor in (*pool.keys, *pool.values):
+    for tensor in everything(pool):
         tensor.normal_()
     return pool
 
@@ -64,13 +64,13 @@ def visible_slots(inputs, block_size):
 def written_out(pool, query, slots_per_query):
     """softmax(q k^T * scale) v with loops over queries and heads, layer 1."""
     out = torch.empty(len(query), HEADS, VALUE_DIM)
+    keys, values = pool.all_slots(1)
     for t, slots in enumerate(slots_per_query):
         for head in range(HEADS):
             kv_head = head // (HEADS // KV_HEADS)
-            scores = [SCALING * (query[t, head] @ pool.keys[1][s, kv_head]).item() for s in slots]
+            scores = [SCALING * (query[t, head] @ keys[s, kv_head]).item() for s in slots]
             weights = [math.exp(score - max(scores)) for score in scores]
-            values = pool.values[1][slots, kv_head]
-            out[t, head] = (torch.tensor(weights) / sum(weights)) @ values
+            out[t, head] = (torch.tensor(weights) / sum(weights)) @ values[slots, kv_head]
     return out
 
 
@@ -134,13 +134,18 @@ def test_the_reference_path_computes_many_queries_in_parts_without_a_difference(
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
+def everything(pool):
+    """Keys and values of both layers."""
+    return [*pool.all_slots(0), *pool.all_slots(1)]
+
+
 def test_a_write_changes_its_own_slots_and_layer_only():
     pool = filled_pool()
-    before = [tensor.clone() for tensor in (*pool.keys, *pool.values)]
+    before = [tensor.clone() for tensor in everything(pool)]
     key, value = torch.ones(2, KV_HEADS, DIM), torch.full((2, KV_HEADS, VALUE_DIM), 2.0)
     pool.write(1, torch.tensor([13, 6]), key, value)
     changed = [
         (now != then).any(dim=(1, 2)).nonzero().flatten().tolist()
-        for now, then in zip((*pool.keys, *pool.values), before, strict=True)
+        for now, then in zip(everything(pool), before, strict=True)
     ]
-    assert changed == [[], [6, 13], [], [6, 13]]
+    assert changed == [[], [], [6, 13], [6, 13]]

@@ -283,7 +283,7 @@ def test_tokens_without_a_slot_are_written_nowhere(model, prompts):
     kept = inputs.slot_mapping[:40].copy()
     inputs.slot_mapping[40:] = -1
     runner.execute(inputs)
-    written = (runner.pool.keys[0] != 0).any(dim=(1, 2)).nonzero().flatten().tolist()
+    written = (runner.pool.all_slots(0)[0] != 0).any(dim=(1, 2)).nonzero().flatten().tolist()
     assert written == sorted(kept.tolist())
 
 
@@ -307,7 +307,7 @@ def test_bfloat16_runs_through_the_same_code(model, prompts):
     mix = Mix(runner, "fast")
     mix.add("r0", prompts[3])
     ours = mix.runner.logits(mix.inputs(["r0"]))[0]
-    assert runner.pool.keys[0].dtype == torch.bfloat16
+    assert runner.pool.all_slots(0)[0].dtype == torch.bfloat16
     assert (ours - theirs).abs().max() < 0.05 * theirs.abs().max()
 
 
