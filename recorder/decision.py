@@ -3,7 +3,8 @@
 Builder decisions (table, slots, positions, mask) are indexed by the row's sequence length after
 the step, block decisions by the logical block; the ordinal counts how often the request was
 admitted before (a preemption adds one). Builder decisions have no event of their own: their ids
-are derived from a row of `InputsBuilt` or `MaskBuilt`.
+are derived from a row of `InputsBuilt` or `MaskBuilt`. KV groups have block numbers and tables of
+their own, so what is decided in a group past the first names it: `reuse@1:r0:2:0`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ class DecisionId:
     request: str
     index: int
     ordinal: int
+    group: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.request}:{self.index}:{self.ordinal}"
+        kind = f"{self.kind}@{self.group}" if self.group else self.kind
+        return f"{kind}:{self.request}:{self.index}:{self.ordinal}"
 
     @classmethod
     def parse(cls, text: str) -> DecisionId:
         """Inverse of `str`; request names may contain colons. Raises ValueError otherwise."""
         kind, rest = text.split(":", 1)
+        kind, _, group = kind.partition("@")
         request, index, ordinal = rest.rsplit(":", 2)
-        return cls(kind, request, int(index), int(ordinal))
+        return cls(kind, request, int(index), int(ordinal), int(group or 0))

@@ -223,8 +223,8 @@ def readers_of(
         for row, name in enumerate(event.requests):
             seen = tuple(s for s in slots_read(event, mask, row, size) if s in slots)
             if seen:
-                lists = block in event.block_tables[row]
-                found.append(RowReader(built.seq, built.step, row, name, seen, lists))
+                table = event.block_tables[row] if row < len(event.block_tables) else ()
+                found.append(RowReader(built.seq, built.step, row, name, seen, block in table))
     return found
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..recorder.events import InputsBuilt, MaskBuilt, SlotsWritten
 from .findings import Finding
 from .history import Entry, allocations_of_block, entry_of
-from .reads import slots_by_position, slots_read
+from .reads import slots_of_row, slots_read
 from .requests import RequestState
 from .state import Build, Pool, State, StepState
 from .timeline import Timeline
@@ -215,8 +215,7 @@ class _Moment:
         """Those that another wrote, unless the reader's own tokens give the same content there."""
         request = self.build.requests[row]
         size = self.pool.block_size
-        table, seq_len = self.build.block_tables[row], self.build.seq_lens[row]
-        placed = enumerate(slots_by_position(table, seq_len, size))
+        placed = enumerate(slots_of_row(self.build, row, size))
         positions = {slot: position for position, slot in placed if slot is not None}
         common: dict[tuple[str | None, int], int] = {}
         foreign: list[int] = []

@@ -22,6 +22,13 @@ def slots_by_position(table: Sequence[int], seq_len: int, block_size: int) -> li
     return slots
 
 
+def slots_of_row(build: InputsBuilt, row: int, block_size: int) -> list[int | None]:
+    """As `slots_by_position`, of one row of a build; arrays that are too short make short rows."""
+    table = build.block_tables[row] if row < len(build.block_tables) else ()
+    seq_len = build.seq_lens[row] if row < len(build.seq_lens) else 0
+    return slots_by_position(table, seq_len, block_size)
+
+
 def slots_read(build: InputsBuilt, mask: MaskBuilt | None, row: int, block_size: int) -> list[int]:
     """The slots that some query of the row sees, in the order of the keys, without doubles."""
     if block_size < 1 or not 0 <= row < len(build.requests):
@@ -35,18 +42,19 @@ def slots_read(build: InputsBuilt, mask: MaskBuilt | None, row: int, block_size:
 def _own_keys(
     build: InputsBuilt, row: int, block_size: int, window: int | None
 ) -> list[int | None]:
-    seq_len = build.seq_lens[row]
-    slots = slots_by_position(build.block_tables[row], seq_len, block_size)
-    if window is None:
+    slots = slots_of_row(build, row, block_size)
+    if window is None or row >= len(build.query_lens):
         return slots
-    earliest = seq_len - build.query_lens[row] - window + 1
+    earliest = len(slots) - build.query_lens[row] - window + 1
     return slots[max(earliest, 0) :]
 
 
 def _seen_keys(build: InputsBuilt, mask: MaskBuilt, row: int, block_size: int) -> list[int | None]:
     """Rows of a dense mask: sum(query_lens) of them, each padded to whole bytes."""
     queries = sum(mask.query_lens)
-    if not mask.allowed or queries < 1 or row >= len(mask.query_lens):
+    if not mask.allowed or queries < 1 or len(mask.allowed) % queries:
+        return []  # no whole rows
+    if row >= len(mask.query_lens):
         return []
     bits = np.unpackbits(np.frombuffer(mask.allowed, np.uint8).reshape(queries, -1), axis=1)
     first = sum(mask.query_lens[:row])

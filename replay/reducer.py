@@ -110,6 +110,7 @@ def _epoch_changed(state: State, envelope: Envelope, event: EpochChanged) -> Non
         state.pool_epoch = event.epoch
         for pool in state.pools.values():
             pool.slots.clear()
+            pool.awaited.clear()
 
 
 def _span_dropped(state: State, envelope: Envelope, event: SpanDropped) -> None:

@@ -81,6 +81,20 @@ class StepState(NamedTuple):
 class Transfer(NamedTuple):
     seq: int
     event: TransferStarted
+    contents: tuple[tuple[Write | None, ...], ...] = ()
+    """Of a store: what each block held, slot by slot, when it began."""
+
+
+class AwaitedCopy(NamedTuple):
+    """A slot to be copied once the step under way has written it: the device copies after it."""
+
+    slot: int
+    """The destination."""
+    seq: int
+    step: int
+    source_generation: int
+    generation: int
+    """Of the destination's block."""
 
 
 @dataclass(slots=True)
@@ -105,6 +119,8 @@ class Pool:
     """Obligation: block whose count reached zero -> seq of that release."""
     uncopied: dict[int, int] = field(default_factory=dict)
     """Obligation: block that replaced a table entry -> seq of its allocation."""
+    awaited: dict[int, tuple[AwaitedCopy, ...]] = field(default_factory=dict)
+    """Source slot -> the copies that wait for its write."""
 
     def block(self, number: int) -> Block:
         return self.blocks.get(number, self.unlisted)
@@ -128,6 +144,7 @@ class Pool:
             self.index.copy(),
             self.unfreed.copy(),
             self.uncopied.copy(),
+            self.awaited.copy(),
         )
 
 
@@ -150,8 +167,8 @@ class State:
     pool_epoch: Scalar | None = None
     transfers: dict[Scalar, Transfer] = field(default_factory=dict)
     """Those that have started and not finished."""
-    stored: dict[Scalar, tuple[Write | None, ...]] = field(default_factory=dict)
-    """Key -> what its block held, slot by slot, when it was stored in another tier."""
+    stored: dict[tuple[int, Scalar], tuple[Write | None, ...]] = field(default_factory=dict)
+    """(group, key) -> what its block held, slot by slot, when it was stored in another tier."""
 
     def pool(self, group: int | None = None) -> Pool:
         """The pool of a KV group; an unknown group has one as the header describes it."""
@@ -189,6 +206,19 @@ class State:
         window = entry.get("window") if isinstance(entry, dict) else None
         return window if isinstance(window, int) and window > 0 else None
 
+    def stored_under(self, group: int | None, key: Scalar) -> tuple[Write | None, ...] | None:
+        """What another tier holds under that key, or will once a store under way is done."""
+        known = self.stored.get((group or 0, key))
+        if known is not None:
+            return known
+        for transfer in self.transfers.values():
+            event = transfer.event
+            if event.direction == "store" and (event.group or 0) == (group or 0):
+                for stored, contents in zip(event.keys, transfer.contents, strict=False):
+                    if stored == key:
+                        return contents
+        return None
+
     def epoch_of(self, request: str | None) -> Epoch:
         """The epoch in which this request computes now."""
         known = self.requests.get(request) if request is not None else None
@@ -218,27 +248,35 @@ class State:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What an engine can compare with itself, for KV group 0, as plain values.
+        """What an engine can compare with itself, as plain values.
 
-        `blocks`: (generation, ref_count, sorted holders, key or None) each; `free`: the queue;
-        `tables` and `tokens` of unfinished requests; `index`: key -> sorted blocks.
+        `tokens` of unfinished requests; and of each KV group's pool, the parts named `blocks@1` and
+        so on past the first group: `blocks`: (generation, ref_count, sorted holders, key or None)
+        each; `free`: the queue; `tables` of unfinished requests; `index`: key -> sorted blocks.
         """
-        pool = self.pool(0)
+        parts: dict[str, Any] = {"tokens": {name: r.tokens for name, r in self.unfinished()}}
+        for group in sorted(self.pools) or [0]:
+            parts |= {part_of(n, group): v for n, v in self._summary_of_pool(group).items()}
+        return parts
+
+    def _summary_of_pool(self, group: int) -> dict[str, Any]:
+        pool = self.pool(group)
         count = self.header.num_blocks if self.header else 0
+        tables = {name: _stripped(pool.table(name)) for name, _ in self.unfinished()}
         return {
             "blocks": tuple(_comparable(pool.block(i)) for i in range(count)),
             "free": tuple(pool.free),
-            "tables": {
-                name: _stripped(pool.table(name))
-                for name, _ in self.unfinished()
-                if _stripped(pool.table(name))
-            },
+            "tables": {name: table for name, table in tables.items() if table},
             "index": {
                 key: tuple(sorted(entry.block for entry in entries))
                 for key, entries in pool.index.items()
             },
-            "tokens": {name: request.tokens for name, request in self.unfinished()},
         }
+
+
+def part_of(name: str, group: int) -> str:
+    """How `State.summary` calls a part of a KV group's pool."""
+    return f"{name}@{group}" if group else name
 
 
 def fresh_pool(header: RunStarted | None) -> Pool:

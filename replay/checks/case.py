@@ -243,7 +243,7 @@ class Case:
                 self.dirty[event.group or 0, event.destination] = envelope.seq
                 self._follow_copy(envelope, event)
             case BlockScrubbed():
-                self.dirty[0, event.block] = envelope.seq
+                self.dirty[event.group or 0, event.block] = envelope.seq
             case SlotsWritten():
                 self._follow_writes(envelope, event)
             case StepCompleted():

@@ -201,26 +201,28 @@ class Identity(Rule):
         return case.state.pool(group).block(before.block).keys
 
     def _loaded(self, envelope: Envelope, event: TransferStarted, case: Case) -> None:
-        pool = case.state.pool()
+        group = event.group or 0
+        pool = case.state.pool(group)
         for block, key in zip(event.blocks, event.keys, strict=False):
-            stored = case.state.stored.get(key)
+            stored = case.state.stored_under(group, key)
             if stored is None:
                 continue
             for holder in pool.block(block).holders:
-                hold = case.hold(0, holder.request, holder.table_index or 0)
+                hold = case.hold(group, holder.request, holder.table_index or 0)
                 if hold is not None and hold.block == block:
-                    self._judge_load(envelope, case, holder.request, hold, stored)
+                    self._judge_load(envelope, case, group, holder.request, hold, stored)
 
     def _judge_load(
         self,
         envelope: Envelope,
         case: Case,
+        group: int,
         request: str,
         hold: Hold,
         stored: tuple[Write | None, ...],
     ) -> None:
-        size = case.state.pool().block_size
-        share = share_subject(0, request, hold)
+        size = case.state.pool(group).block_size
+        share = share_subject(group, request, hold)
         epoch = case.state.epoch_of(request)
         for offset, write in enumerate(stored):
             if write is None or write.request is None:
@@ -256,7 +258,8 @@ class Identity(Rule):
         slot: int,
         request: str,
     ) -> None:
-        size = case.state.pool().block_size
+        _, group, _, _, block, _ = share
+        size = case.state.pool(group).block_size
         is_epoch = mismatch.reason == "epoch"
         violation = Violation(
             check="epoch" if is_epoch else self.slug,
@@ -278,7 +281,6 @@ class Identity(Rule):
             source=write.request,
             is_reported=not is_epoch,
         )
-        _, group, _, _, block, _ = share
         known = case.report(violation, share)
         case.causes.setdefault(taken_subject(group, request, block), known)
 

@@ -241,12 +241,12 @@ class RefCount(Rule):
 
     def _is_moving(self, case: Case, request: str) -> bool:
         """Whether a transfer that is under way is for the request or has one of its blocks."""
-        moving = {b for t in case.state.transfers.values() for b in t.event.blocks}
-        return any(t.event.request == request for t in case.state.transfers.values()) or any(
-            blocks[block] > 0
-            for (_, name), blocks in case.held_blocks.items()
-            if name == request
-            for block in moving
+        under_way = [transfer.event for transfer in case.state.transfers.values()]
+        return any(event.request == request for event in under_way) or any(
+            held[block] > 0
+            for event in under_way
+            if (held := case.held_blocks.get((event.group or 0, request))) is not None
+            for block in event.blocks
         )
 
     def _report(

@@ -94,7 +94,7 @@ class Row:
         if self.request is None:
             return None
         length = self.seq_len if self.true_len is None else self.true_len
-        return str(DecisionId(kind, self.request, length, self.ordinal))
+        return str(DecisionId(kind, self.request, length, self.ordinal, self.group))
 
     def culprit(self, kind: str = "table") -> Culprit:
         """The build, blamed for its decision of that kind about this row."""

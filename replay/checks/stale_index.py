@@ -103,7 +103,9 @@ class StaleIndex(Rule):
     def _is_loaded(self, case: Case, event: BlockShared) -> bool:
         """A block that a load fills under that key needs no entry yet."""
         return any(
-            event.block in transfer.event.blocks and event.key in transfer.event.keys
+            (transfer.event.group or 0) == (event.group or 0)
+            and (event.block, event.key)
+            in zip(transfer.event.blocks, transfer.event.keys, strict=False)
             for transfer in case.state.transfers.values()
         )
 

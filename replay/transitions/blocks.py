@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...recorder.decision import DecisionId
 from ...recorder.events import (
     BlockAllocated,
     BlockCopied,
@@ -17,7 +18,7 @@ from ...recorder.events import (
     DecisionMade,
     Envelope,
 )
-from ..state import Block, Holder, IndexEntry, Pool, State
+from ..state import AwaitedCopy, Block, Holder, IndexEntry, Pool, State
 
 _LONGEST_TABLE = 1 << 22
 """An index past this is nonsense, and not worth a table of that length."""
@@ -98,13 +99,21 @@ def block_unregistered(state: State, envelope: Envelope, event: BlockUnregistere
 
 
 def block_copied(state: State, envelope: Envelope, event: BlockCopied) -> None:
-    """The copied slots keep their first writer; what was never written stays unwritten."""
+    """The copied slots keep their first writer; what was never written stays unwritten, unless a
+    step under way is about to write it: the copy runs behind that step."""
     pool = state.pool(event.group)
     source, destination = pool.block(event.source), pool.block(event.destination)
     pool.uncopied.pop(event.destination, None)
+    under_way = _mapped_under_way(state, event.group or 0, envelope.step)
     for offset in range(min(max(event.slots, 0), pool.block_size)):
         slot = event.destination * pool.block_size + offset
-        write = state.writer(event.group, event.source * pool.block_size + offset)
+        origin = event.source * pool.block_size + offset
+        write = state.writer(event.group, origin)
+        if origin in under_way:
+            due = AwaitedCopy(
+                slot, envelope.seq, envelope.step, source.generation, destination.generation
+            )
+            pool.awaited[origin] = (*pool.awaited.get(origin, ()), due)
         if write is None:
             pool.slots.pop(slot, None)
             continue
@@ -120,8 +129,20 @@ def block_copied(state: State, envelope: Envelope, event: BlockCopied) -> None:
         )
 
 
+def _mapped_under_way(state: State, group: int, step: int) -> set[int]:
+    """The slots that earlier steps were dispatched to write, and have not written yet."""
+    return {
+        slot
+        for number, under_way in state.steps.items()
+        if number < step and under_way.dispatched_seq is not None and under_way.written_seq is None
+        for build in under_way.builds
+        if (build.event.group or 0) == group
+        for slot in build.event.slot_mapping
+    }
+
+
 def block_scrubbed(state: State, envelope: Envelope, event: BlockScrubbed) -> None:
-    pool = state.pool()
+    pool = state.pool(event.group)
     for slot in pool.slots_of(event.block):
         pool.slots.pop(slot, None)
 
@@ -132,9 +153,17 @@ def decision_made(state: State, envelope: Envelope, event: DecisionMade) -> None
         return
     index, kept = event.choice.get("index"), event.choice.get("kept")
     if isinstance(index, int) and isinstance(kept, int):
-        pool = state.pool()
+        pool = state.pool(_group_of(event.decision))
         _put(pool, event.request, index, kept)
         pool.kept[event.request, index] = kept
+
+
+def _group_of(decision: str) -> int:
+    """The KV group that a decision's id names; ids that aren't ours name none."""
+    try:
+        return DecisionId.parse(decision).group
+    except ValueError:
+        return 0
 
 
 def holder_released(block: Block, event: BlockReleased) -> Holder | None:

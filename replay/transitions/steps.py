@@ -15,7 +15,7 @@ from ...recorder.events import (
     TransferFinished,
     TransferStarted,
 )
-from ..state import Build, BuiltMask, State, StepState, Transfer
+from ..state import Build, BuiltMask, Pool, State, StepState, Transfer
 from ..writes import Write
 
 STEPS_KEPT = 8
@@ -71,22 +71,40 @@ def slots_written(state: State, envelope: Envelope, event: SlotsWritten) -> None
             generations[number], epoch,
         )  # fmt: skip
         if event.write == "transfer":
-            write = _as_stored(state, write, number, slot % size)
+            write = _as_stored(state, event.group or 0, write, number, slot % size)
         pool.slots[slot] = state.log.append(write)
+        if slot in pool.awaited:
+            _carry_out_copies(state, pool, write)
     if event.write not in ("copy", "transfer"):
         step = state.steps.get(envelope.step, StepState())
         if step.written_seq is None:
             state.steps[envelope.step] = step._replace(written_seq=envelope.seq)
 
 
-def _as_stored(state: State, write: Write, block: int, offset: int) -> Write:
+def _carry_out_copies(state: State, pool: Pool, write: Write) -> None:
+    """The copies that waited for this write; one of another generation or step is not theirs."""
+    for due in pool.awaited.pop(write.slot):
+        is_present = pool.block(due.slot // pool.block_size).generation == due.generation
+        if is_present and write.generation == due.source_generation and write.step < due.step:
+            pool.slots[due.slot] = state.log.append(
+                write._replace(
+                    slot=due.slot,
+                    seq=due.seq,
+                    step=due.step,
+                    kind="copy",
+                    generation=due.generation,
+                )
+            )
+
+
+def _as_stored(state: State, group: int, write: Write, block: int, offset: int) -> Write:
     """A loaded slot counts as the storing request's."""
     for transfer in state.transfers.values():
         event = transfer.event
-        if event.direction != "load":
+        if event.direction != "load" or (event.group or 0) != group:
             continue
         for number, key in zip(event.blocks, event.keys, strict=False):
-            stored = state.stored.get(key, ())
+            stored = state.stored_under(group, key) or ()
             origin = stored[offset] if number == block and offset < len(stored) else None
             if origin is not None:
                 return write._replace(
@@ -118,15 +136,24 @@ def _advance_computed(state: State, event: StepScheduled | None) -> None:
 
 
 def transfer_started(state: State, envelope: Envelope, event: TransferStarted) -> None:
-    state.transfers[event.transfer] = Transfer(envelope.seq, event)
-    if event.direction != "store":
-        return
-    pool = state.pool()
-    for number, key in zip(event.blocks, event.keys, strict=False):
-        generation = pool.block(number).generation
-        writes = (state.writer(0, slot) for slot in pool.slots_of(number))
-        state.stored[key] = tuple(w if w and w.generation == generation else None for w in writes)
+    is_store = event.direction == "store"
+    contents = tuple(_present(state, event.group, b) for b in event.blocks) if is_store else ()
+    state.transfers[event.transfer] = Transfer(envelope.seq, event, contents)
+
+
+def _present(state: State, group: int | None, block: int) -> tuple[Write | None, ...]:
+    """What a block holds, slot by slot; None for what was not written in its generation."""
+    pool = state.pool(group)
+    generation = pool.block(block).generation
+    writes = (state.writer(group, slot) for slot in pool.slots_of(block))
+    return tuple(w if w and w.generation == generation else None for w in writes)
 
 
 def transfer_finished(state: State, envelope: Envelope, event: TransferFinished) -> None:
-    state.transfers.pop(event.transfer, None)
+    """What failed or was cancelled leaves the other tier as it was."""
+    transfer = state.transfers.pop(event.transfer, None)
+    if transfer is None or event.status != "ok":
+        return
+    started = transfer.event
+    for key, contents in zip(started.keys, transfer.contents, strict=False):
+        state.stored[started.group or 0, key] = contents
