@@ -1,55 +1,23 @@
 """The prefix index: which blocks hold which content.
 
-A block's content is its own tokens, the content before it, and for whom it was computed. The key
-(a chained hash) is how a content is called in the trace; content is compared, never trusted to
-its key (CVE-2025-25183: two prompts with one hash).
+Content is compared, never trusted to its key. Beside what is needed to find a hit, the index can
+say what comes nearest to a content that it doesn't have, so that a lookup can say why it missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
 from typing import Protocol
 
-import msgpack
+from .content import Content, key_of
+from .granularity import Rest
 
+__all__ = ["Content", "Entry", "IndexView", "PrefixCache", "key_of"]
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Content:
-    """What a full block holds: `tokens` (its own, block_size of them), after `parent`."""
-
-    parent: Content | None
-    tokens: tuple[int, ...]
-    tenant: str | int | None
-    key: str = field(init=False)
-    """Chained hash of all the above, hex."""
-    index: int = field(init=False)
-    """Logical index of the block: how many contents come before it."""
-
-    def __post_init__(self) -> None:
-        parent_key = self.parent.key if self.parent else None
-        object.__setattr__(self, "key", key_of(parent_key, self.tokens, self.tenant))
-        object.__setattr__(self, "index", self.parent.index + 1 if self.parent else 0)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Content):
-            return NotImplemented
-        a: Content | None = self
-        b: Content | None = other
-        while a is not b:
-            if a is None or b is None or a.tokens != b.tokens or a.tenant != b.tenant:
-                return False
-            a, b = a.parent, b.parent
-        return True
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def key_of(*parts: object) -> str:
-    """A key: 16 bytes of blake2b over the unambiguous (msgpack) encoding of its parts, in hex."""
-    return blake2b(msgpack.packb(parts) or b"", digest_size=16).hexdigest()
+EVICTED_REMEMBERED = 1 << 16
+"""Keys of evicted contents that are remembered, the latest ones: about 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +41,21 @@ class IndexView(Protocol):
         ...
 
 
+_Siblings = tuple[Content | None, tuple[str | int | None, ...]]
+"""Parent and scope: contents of which only one can come next for a request."""
+
+
 class PrefixCache:
     """Content -> blocks. Only the block pool writes to it, on the transitions it emits."""
 
     def __init__(self) -> None:
         self._by_content: dict[Content, list[Entry]] = {}
         self._entries: dict[Entry, None] = {}  # an ordered set
+        self._siblings: dict[_Siblings, list[tuple[int, ...]]] = {}
+        """What follows a parent: the tokens of its children, sorted."""
+        self._by_text: dict[int, list[Content]] = {}
+        self._ends: dict[Content, dict[Rest, None]] = {}
+        self._evicted: dict[str, None] = {}  # oldest first
 
     def holding(self, content: Content) -> Entry | None:
         found = self._by_content.get(content)
@@ -88,12 +65,78 @@ class PrefixCache:
         return iter(self._entries)
 
     def add(self, entry: Entry) -> None:
-        self._by_content.setdefault(entry.content, []).append(entry)
+        content = entry.content
+        same = self._by_content.setdefault(content, [])
+        same.append(entry)
         self._entries[entry] = None
+        if len(same) == 1:
+            insort(self._siblings.setdefault((content.parent, content.scope), []), content.tokens)
+            self._by_text.setdefault(content.text, []).append(content)
+            self._evicted.pop(content.key, None)
 
     def remove(self, entry: Entry) -> None:
         same = self._by_content[entry.content]
         same.remove(entry)
-        if not same:
-            del self._by_content[entry.content]
         del self._entries[entry]
+        if not same:
+            self._forget(entry.content)
+
+    def _forget(self, content: Content) -> None:
+        """The content has left the index with its last entry."""
+        del self._by_content[content]
+        self._ends.pop(content, None)
+        family = content.parent, content.scope
+        siblings = self._siblings[family]
+        del siblings[bisect_left(siblings, content.tokens)]
+        if not siblings:
+            del self._siblings[family]
+        same_text = self._by_text[content.text]
+        same_text.remove(content)
+        if not same_text:
+            del self._by_text[content.text]
+        self._evicted[content.key] = None
+        if len(self._evicted) > EVICTED_REMEMBERED:
+            del self._evicted[next(iter(self._evicted))]
+
+    # Units larger than blocks
+
+    def mark_end(self, content: Content, rest: Sequence[int]) -> None:
+        """A prompt or sequence ended `rest` tokens behind this content; nothing where the content
+        isn't in the index."""
+        if content in self._by_content:
+            self._ends.setdefault(content, {})[tuple(rest)] = None
+
+    def ends_after(self, content: Content) -> Set[Rest]:
+        """Implements `granularity.Ends`."""
+        return self._ends.get(content, {}).keys()
+
+    # What comes nearest to a content that is not there
+
+    def was_evicted(self, content: Content) -> bool:
+        return content.key in self._evicted
+
+    def of_same_text(self, content: Content) -> Iterator[Content]:
+        """Contents with the same tokens from the first on, computed for somebody else."""
+        found = self._by_text.get(content.text, ())
+        return (c for c in found if c != content and _same_text(c, content))
+
+    def longest_agreement(self, content: Content) -> int | None:
+        """Tokens that the best of the contents after the same parent, for the same tenant,
+        adapter and epoch, agrees in; None when there is none."""
+        siblings = self._siblings.get((content.parent, content.scope))
+        if not siblings:
+            return None
+        at = bisect_left(siblings, content.tokens)  # the best is a neighbour in sorted order
+        return max(_agreement(content.tokens, near) for near in siblings[max(0, at - 1) : at + 1])
+
+
+def _agreement(a: Sequence[int], b: Sequence[int]) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+
+
+def _same_text(a: Content, b: Content) -> bool:
+    if a.index != b.index:
+        return False
+    pairs = zip(a.chain(), b.chain(), strict=True)
+    return all(x.tokens == y.tokens for x, y in pairs)
