@@ -75,12 +75,12 @@ class AdoptedModel:
         )
 
     def logits(self, inputs: StepInputs, step: LayerCall) -> Tensor:
-        """[R, vocab] float32 logits of each row's last query; `step` is met by every layer."""
+        """[S, vocab] float32 logits behind `logit_tokens`; `step` is met by every layer."""
         output = self.model(
             input_ids=torch.from_numpy(inputs.tokens)[None].to(self.device),
             position_ids=torch.from_numpy(inputs.positions)[None].to(self.device),
             use_cache=False,
-            logits_to_keep=torch.from_numpy(inputs.row_starts[1:] - 1).to(self.device),
+            logits_to_keep=torch.from_numpy(inputs.logit_tokens).to(self.device),
             **{STEP_ARGUMENT: step},
         )
         return output.logits[0].float()

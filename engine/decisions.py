@@ -109,14 +109,57 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class Fork:
+    """A request takes over its parent's prompt. Answer: how many tokens."""
+
+    id: DecisionId
+    parent: str
+    tokens: int
+    """The parent's, once the step is done in which the fork is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A request writes into a block that others hold too. Answer: the number of leading slots
+    that are copied to a block of its own first, or None to write in place."""
+
+    id: DecisionId
+    block: int
+    ref_count: int
+    first_written: int
+    """Offset in the block of the first slot that is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """A request ended while a step that uses its blocks is under way. Answer: bool, whether they
+    are released before that step has completed."""
+
+    id: DecisionId
+    steps_under_way: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """Drafts were verified. Answer: how many of the request's tokens count as computed."""
+
+    id: DecisionId
+    computed: int
+    """Before the step."""
+    proposed: tuple[int, ...]
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowShape:
     """One row of the step, as far as its masks may depend on it."""
 
-    request: str
+    request: str | None
     phase: str
     query_len: int
     seq_len: int
-    table: tuple[int, ...]  # [ceil(seq_len / block_size)]; -1 = hole
+    columns: tuple[int, ...]  # [seq_len] column of the mask that is the row's k-th key; -1 = none
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +194,30 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which slots of the pool a row's queries see. Answer: bool array [query_len, num_slots]."""
+    """Which keys a row's queries see. Answer: bool array [query_len, width]."""
 
     id: DecisionId
     row: int
     rows: tuple[RowShape, ...]
-    block_size: int
-    num_slots: int
+    width: int
 
 
 Question = (
-    Admit | Share | Acquire | Reuse | Free | Trim | Publish | Table | Slots | Positions | Mask
+    Admit
+    | Share
+    | Acquire
+    | Reuse
+    | Free
+    | Trim
+    | Publish
+    | Fork
+    | Copy
+    | Retire
+    | Rollback
+    | Table
+    | Slots
+    | Positions
+    | Mask
 )
 Answer = Any
 
@@ -204,6 +260,14 @@ def reference_answer(question: Question) -> Answer:
             return None
         case Publish():
             return question.content.key
+        case Fork():
+            return question.tokens
+        case Copy():
+            return question.first_written if question.ref_count > 1 else None
+        case Retire():
+            return not question.steps_under_way
+        case Rollback():
+            return question.computed + 1 + question.accepted
         case Table():
             return table_of(question.entries, question.seq_len, question.block_size)
         case Slots():
@@ -215,9 +279,7 @@ def reference_answer(question: Question) -> Answer:
         case Positions():
             return tuple(range(question.computed, question.computed + question.query_len))
         case Mask():
-            return visible_slots(
-                question.rows[question.row], question.block_size, question.num_slots
-            )
+            return visible_keys(question.rows[question.row], question.width)
 
 
 def table_of(entries: tuple[int | None, ...], seq_len: int, block_size: int) -> tuple[int, ...]:
@@ -235,22 +297,20 @@ def slots_of(table: tuple[int, ...], tokens: Iterable[int], block_size: int) -> 
     )
 
 
-def visible_slots(row: RowShape, block_size: int, num_slots: int) -> BoolArray:
-    """Causal over the row's own slots: bool [query_len, num_slots]."""
-    return causal(own_slots(row, block_size), row.seq_len - row.query_len, row.query_len, num_slots)
+def visible_keys(row: RowShape, width: int) -> BoolArray:
+    """Causal over the row's own keys, inside its window: bool [query_len, width]."""
+    return causal(row.columns, row.seq_len - row.query_len, row.query_len, width, row.window)
 
 
-def own_slots(row: RowShape, block_size: int) -> tuple[int, ...]:
-    """The slots of the row's tokens in logical order, [seq_len]."""
-    return slots_of(row.table, range(row.seq_len), block_size)
-
-
-def causal(keys: tuple[int, ...], first: int, query_len: int, num_slots: int) -> BoolArray:
-    """Query q, at position first + q, sees the slots keys[0 .. first + q]; -1 is no slot."""
-    slots = np.asarray(keys)
-    visible = np.zeros((query_len, num_slots), dtype=bool)
+def causal(
+    columns: tuple[int, ...], first: int, query_len: int, width: int, window: int | None = None
+) -> BoolArray:
+    """Query q, at position p = first + q, sees columns[max(0, p - window + 1) .. p]; -1 is none."""
+    keys = np.asarray(columns, dtype=np.int64)
+    visible = np.zeros((query_len, width), dtype=bool)
     for query in range(query_len):
-        seen = slots[: first + query + 1]
+        position = first + query
+        seen = keys[max(0, position + 1 - window) if window else 0 : position + 1]
         visible[query, seen[seen >= 0]] = True
     return visible
 

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from ..recorder.events import (
     AbortRequested,
+    DraftVerified,
     PiecesDefined,
     RequestAdded,
     RunEnded,
@@ -26,15 +27,18 @@ from ..recorder.events import (
 from ..recorder.sink import Sink
 from .admission import refuse_impossible
 from .block_pool import BlockPool
-from .builder import InputBuilder
+from .builder import InputBuilder, tokens_of
 from .config import EngineConfig
-from .decisions import Policy, Reference
+from .decisions import Policy, Reference, Retire, Rollback
+from .flight import Flight, device_for
 from .journal import Journal
-from .request import Prompt, Request, Status
-from .runner import Runner, StepOutput
-from .scheduler import Row, Scheduler
+from .outcome import Chosen, chosen_by_row, verify
+from .request import Prompt, Request, Status, further_samples
+from .rows import Row
+from .runner import KVGroup, Runner, StepOutput
+from .scheduler import FinishReason, Scheduler
 
-ENGINE_VERSION = "1"
+ENGINE_VERSION = "2"
 """Of the engine's behaviour, not of the package: what `RunStarted.engine_version` says."""
 
 
@@ -69,10 +73,15 @@ class Engine:
         self.config = config
         self.runner = runner
         self.journal = Journal(sink, policy or Reference())
-        self.pool = BlockPool(config.num_blocks, self.journal)
-        self.scheduler = Scheduler(config, self.pool, self.journal)
+        groups = tuple(KVGroup.of(group) for group in runner.card.groups)
+        self.pools = tuple(
+            BlockPool(config.num_blocks, self.journal, number) for number in range(len(groups))
+        )
+        self.scheduler = Scheduler(config, self.pools, groups, self.journal)
         self.requests: dict[str, Request] = {}
-        self._builder = InputBuilder(config, self.journal)
+        self._builder = InputBuilder(config, self.journal, groups)
+        self._device = device_for(runner, config.steps_in_flight)
+        self._flights: list[Flight] = []
         self._arrivals: list[Prompt] = []
         self._aborts: list[tuple[int, str]] = []
         self._pieces = pieces
@@ -92,6 +101,11 @@ class Engine:
         refuse_impossible(waiting, self.config, self.runner.card, known=self.requests)
         self._arrivals.extend(prompts)
         self._aborts.extend((p.abort_step, p.request) for p in prompts if p.abort_step is not None)
+
+    def abort(self, name: str, step: int | None = None) -> None:
+        """Ask for the end of a request, in the next step or in a later one. One that has ended
+        by then, or was never taken in, is left alone."""
+        self._aborts.append((self.step_number + 1 if step is None else step, name))
 
     def run(self, max_steps: int | None = None, on_step: Callable[[], None] = lambda: None) -> None:
         """Step until nothing is left, then end the run. Raises `DidNotFinish`."""
@@ -122,62 +136,160 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._arrivals) or self.scheduler.has_work
+        return bool(self._arrivals or self._flights) or self.scheduler.has_work
 
     def step(self) -> bool:
-        """One scheduler step; False for one without rows, which only takes inputs in."""
+        """One scheduler step; False for one without rows, which only takes inputs in.
+
+        With two steps in flight the step before is completed once this one is sent.
+        """
         self.journal.step += 1
         self._take_inputs()
-        rows = self.scheduler.schedule()
-        if not rows:
-            return False
-        output = self._execute(rows)
-        self._account(rows, output)
-        return True
+        if self._flights and self.scheduler.might_preempt():
+            self._complete()  # nobody is preempted while the device uses their blocks
+        before = len(self._flights)
+        rows = self.scheduler.schedule([row for flight in self._flights for row in flight.rows])
+        if rows:
+            self._send(rows)
+        while len(self._flights) >= self.config.steps_in_flight or (self._flights and not rows):
+            self._complete()
+        self._start_next()
+        return bool(rows) or before > 0
 
-    def _execute(self, rows: tuple[Row, ...]) -> StepOutput:
-        inputs = self._builder.build(rows)
-        self.journal.emit(inputs.built())
-        self.journal.emit(inputs.mask_built())
+    def _send(self, rows: tuple[Row, ...]) -> None:
+        """Build the step and hand it over; it starts when the one before it is done."""
+        inputs = self._builder.build(rows, copies=self.scheduler.take_copies())
+        tokens_known = not any(row.request.pending for row in rows)
+        for built in inputs.built(tokens_known=tokens_known):
+            self.journal.emit(built)
+        for mask in inputs.masks_built():
+            self.journal.emit(mask)
         self.journal.emit(StepDispatched())
-        output = self.runner.execute(inputs)
-        for written in inputs.written():
-            self.journal.emit(written)
-        self.journal.emit(StepCompleted())
-        return output
-
-    def _account(self, rows: tuple[Row, ...], output: StepOutput) -> None:
         for row in rows:
             row.request.computed = row.seq_len
-        self._append(rows, output)
-        for row in rows:
-            self.scheduler.publish(row)
-        for row in rows:
-            reason = self._finish_reason(row.request)
-            if reason is not None:
-                self.scheduler.finish(row.request, reason)
+            for request in _takers(row):
+                request.pending += 1
+        self._flights.append(Flight(rows, inputs))
+        self._start_next()
 
-    def _append(self, rows: tuple[Row, ...], output: StepOutput) -> None:
-        positions = tuple(len(row.request.tokens) for row in rows)
-        for row, token in zip(rows, output.tokens, strict=True):
-            row.request.tokens.append(token)
-        self.journal.emit(
+    def _start_next(self) -> None:
+        """The device begins with the oldest step; by then all of its tokens are known."""
+        if not self._flights or self._flights[0].result is not None:
+            return
+        flight = self._flights[0]
+        flight.inputs = flight.inputs.with_tokens(tokens_of(flight.rows))
+        flight.result = self._device.start(flight.inputs)
+        for written in flight.inputs.written():
+            self.journal.emit_for(flight.step, written)
+
+    def _complete(self) -> None:
+        """Wait for the oldest step in flight, and account for it."""
+        flight = self._flights.pop(0)
+        assert flight.result is not None, "steps start in order"
+        error = flight.result.exception()
+        self.journal.emit_for(flight.step, StepCompleted())
+        for row in flight.rows:
+            for request in _takers(row):
+                request.pending -= 1
+        if error is None:
+            self._account(flight, flight.result.result())
+        else:
+            self._fail(flight, error)
+        for request in flight.retiring:
+            self.scheduler.release(request)
+
+    def _fail(self, flight: Flight, error: BaseException) -> None:
+        """The step raised: its requests end, with the reason; the others go on."""
+        if not isinstance(error, Exception):
+            raise error
+        reason = f"{type(error).__name__}: {error}"
+        for row in flight.rows:
+            for request in (row.request, *row.forks):
+                if request.status is not Status.FINISHED:
+                    request.error = reason
+                    self._finish(request, "error", reason)
+
+    def _account(self, flight: Flight, output: StepOutput) -> None:
+        """Tokens are appended, full blocks published, requests that are done finished."""
+        live = [row for row in flight.rows if row.request.status is not Status.FINISHED]
+        self._append(flight, output)
+        for row in live:
+            self.scheduler.publish(row, min(row.seq_len, row.request.computed))
+        for row in flight.rows:
+            for request in (row.request, *row.forks):
+                reason = self._finish_reason(request)
+                if reason is not None and request.status is not Status.FINISHED:
+                    self._finish(request, reason)
+
+    def _append(self, flight: Flight, output: StepOutput) -> None:
+        taken: list[Chosen] = []
+        for number, chosen in chosen_by_row(flight.inputs.samples, output).items():
+            row = flight.rows[number]
+            taken += self._verified(flight.step, row, chosen) if row.drafts else chosen
+        taken = [c for c in taken if self._request(c).status is not Status.FINISHED]
+        if not taken:
+            return
+        positions = tuple(self._take(chosen) for chosen in taken)
+        tokens = tuple(chosen.token for chosen in taken)
+        self.journal.emit_for(
+            flight.step,
             TokensSampled(
-                requests=tuple(row.request.name for row in rows),
-                tokens=output.tokens,
+                requests=tuple(chosen.sample.request for chosen in taken),
+                tokens=tokens,
                 positions=positions,
-                rows=tuple(range(len(rows))),
-                logprobs=output.logprobs,
-                margins=output.margins,
-            )
+                rows=tuple(chosen.sample.row for chosen in taken),
+                logprobs=_all_of(chosen.logprob for chosen in taken),
+                margins=_all_of(chosen.margin for chosen in taken),
+            ),
         )
-        self._define_pieces(output.tokens)
+        self._define_pieces(tokens)
 
-    def _finish_reason(self, request: Request):
+    def _request(self, chosen: Chosen) -> Request:
+        return self.requests[chosen.sample.request]
+
+    def _take(self, chosen: Chosen) -> int:
+        """The index that the token takes in its request."""
+        tokens = self._request(chosen).tokens
+        tokens.append(chosen.token)
+        return len(tokens) - 1
+
+    def _verified(self, step: int, row: Row, chosen: list[Chosen]) -> tuple[Chosen, ...]:
+        """What a row with drafts gives; the request's count goes back behind those rejected."""
+        request = row.request
+        verified = verify(row, chosen, self.runner.card.eos_tokens)
+        self.journal.emit_for(
+            step,
+            DraftVerified(
+                request=request.name,
+                proposed=row.drafts,
+                first=row.computed + 1,
+                accepted=verified.accepted,
+            ),
+        )
+        id = self.journal.id("rollback", request, row.seq_len)
+        request.computed = self.journal.decide(
+            Rollback(id, row.computed, row.drafts, verified.accepted)
+        )
+        return verified.taken
+
+    def _finish_reason(self, request: Request) -> FinishReason | None:
         prompt = request.prompt
+        if not request.num_sampled:
+            return None
         if request.tokens[-1] in self.runner.card.eos_tokens and not prompt.ignore_eos:
             return "eos"
         return "length" if request.num_sampled >= prompt.max_new_tokens else None
+
+    def _finish(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
+        """Ends a request; its blocks stay as long as a step under way uses them."""
+        under_way = [flight for flight in self._flights if flight.has_row_of(request)]
+        release = True
+        if under_way:
+            id = self.journal.id("retire", request, 0)
+            release = self.journal.decide(Retire(id, tuple(f.step for f in under_way)))
+        self.scheduler.finish(request, reason, release=release, message=message)
+        if not release:
+            under_way[-1].retiring.append(request)
 
     def _take_inputs(self) -> None:
         due = [p for p in self._arrivals if p.arrival_step <= self.step_number]
@@ -190,7 +302,15 @@ class Engine:
                 self._abort(name)
 
     def _take_in(self, prompt: Prompt) -> None:
-        request = Request.of(prompt)
+        """The request, and one more for each further sample of its prompt."""
+        request = self._added(prompt, parent=None)
+        self._define_pieces(prompt.prompt_tokens)
+        for child in further_samples(prompt):
+            request.children.append(self._added(child, parent=prompt.request))
+        self.scheduler.add(request)
+
+    def _added(self, prompt: Prompt, parent: str | None) -> Request:
+        request = Request.of(prompt, arrival=len(self.requests), groups=len(self.pools))
         self.requests[prompt.request] = request
         self.journal.emit(
             RequestAdded(
@@ -199,20 +319,23 @@ class Engine:
                 max_new_tokens=prompt.max_new_tokens,
                 tenant=prompt.tenant,
                 session=prompt.session,
+                adapter=prompt.adapter,
+                priority=prompt.priority or None,
+                parent=parent,
                 external_id=prompt.external_id,
+                extra_keys=[list(pair) for pair in prompt.extra_keys] or None,
                 sampling=prompt.sampling,
                 passphrase=prompt.passphrase,
             )
         )
-        self._define_pieces(prompt.prompt_tokens)
         self.runner.begin(request)
-        self.scheduler.add(request)
+        return request
 
     def _abort(self, name: str) -> None:
         self.journal.emit(AbortRequested(request=name))
         request = self.requests[name]
-        if request in self.scheduler.running or request in self.scheduler.waiting:
-            self.scheduler.finish(request, "aborted")
+        if request.status is not Status.FINISHED:
+            self._finish(request, "aborted")
 
     def _define_pieces(self, tokens: Iterable[int]) -> None:
         """Each token's text, the first time that the token occurs."""
@@ -224,6 +347,16 @@ class Engine:
             self.journal.emit(
                 PiecesDefined(tokens=tuple(new), pieces=tuple(self._pieces(t) for t in new))
             )
+
+
+def _takers(row: Row) -> tuple[Request, ...]:
+    """Who gets a token from the row."""
+    return (row.request, *row.forks) if row.samples else ()
+
+
+def _all_of(values: Iterable[float | None]) -> tuple[float, ...] | None:
+    known = [value for value in values if value is not None]
+    return tuple(known) or None
 
 
 def run_header(config: EngineConfig, runner: Runner) -> RunStarted:

@@ -2,34 +2,87 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..recorder.events import InputsBuilt, MaskBuilt, Phase, SlotsWritten
+from .sampling import Sample
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Layout = Literal["packed", "padded-left", "padded-right", "dense"]
+MaskKeys = Literal["pool", "per_row", "concatenated"]
+
+
+class BlockCopy(NamedTuple):
+    """The `slots` leading slots of a block, copied before the step attends."""
+
+    source: int
+    destination: int
+    slots: int
+    group: int
+
+
+class BlockScrub(NamedTuple):
+    """A block to overwrite before the step's copies and writes."""
+
+    block: int
+    how: Literal["zero", "nan"]
+    group: int
+
+
+class BufferUse(NamedTuple):
+    """The persistent buffer that the step's arrays stand in: its name, which rebuild of it this
+    is, and the width of its block tables."""
+
+    buffer: str
+    stamp: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInputs:
+    """What differs from one KV group to another."""
+
+    block_tables: IntArray  # [R, longest] physical blocks, -1 past the end and in holes
+    slot_mapping: IntArray  # [T] slot each token's KV is written to, -1 = nowhere
+    layers: tuple[int, ...] | None = None
+    """The layers of the group; None when there is but one group."""
+    window: int | None = None
+    """Query q sees key k iff q - k < window."""
+    mask: BoolArray | None = None  # [T, keys] True = visible; None = by lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInputs:
-    """R rows (one per request) and T tokens, packed in row order.
+    """R rows and T tokens, packed in row order; S tokens are to be chosen.
 
-    The runner reads these and nothing else: what is wrong here is wrong on the device.
+    A row is one request's, or a pad (request None, seq_len 0). The runner reads these and nothing
+    else: what is wrong here is wrong on the device.
     """
 
     step: int
-    requests: tuple[str, ...]  # [R]
+    requests: tuple[str | None, ...]  # [R]
     phases: tuple[Phase, ...]  # [R]
     query_lens: IntArray  # [R] tokens of this step
     seq_lens: IntArray  # [R] tokens of the request, this step's included
-    block_tables: IntArray  # [R, longest] physical blocks, -1 past the end and in holes
     tokens: IntArray  # [T]
     positions: IntArray  # [T]
-    slot_mapping: IntArray  # [T] slot each token's KV is written to, -1 = nowhere
-    mask: BoolArray | None = None  # [T, num_slots] True = visible; None = by lengths
+    groups: tuple[GroupInputs, ...]
+    logit_tokens: IntArray  # [S] which of the T tokens' logits are wanted
+    samples: tuple[Sample, ...]  # [S] what is chosen from them
+    drafts: IntArray  # [R] how many of the row's last tokens are drafts
+    layout: Layout = "packed"
+    mask_keys: MaskKeys = "pool"
+    """What the columns of an explicit mask are: every slot of the pool; each row's own keys, as
+    wide as the longest; or the keys of all rows, one row's behind the other's."""
+    scrubs: tuple[BlockScrub, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
+    buffer: BufferUse | None = None
 
     @property
     def row_starts(self) -> IntArray:
@@ -41,61 +94,94 @@ class StepInputs:
         """[T] row index of each token."""
         return np.repeat(np.arange(len(self.requests)), self.query_lens)
 
-    def built(self) -> InputsBuilt:
-        lens = (self.block_tables >= 0).cumsum(axis=1).argmax(axis=1) + 1
-        return InputsBuilt(
-            requests=self.requests,
-            tokens=tuple(self.tokens.tolist()),
-            phases=self.phases,
-            query_lens=tuple(self.query_lens.tolist()),
-            seq_lens=tuple(self.seq_lens.tolist()),
-            block_tables=tuple(
-                tuple(row[:n])
-                for row, n in zip(self.block_tables.tolist(), lens.tolist(), strict=True)
-            ),
-            positions=tuple(self.positions.tolist()),
-            slot_mapping=tuple(self.slot_mapping.tolist()),
-        )
+    def group_of(self, layer: int) -> int:
+        """The KV group of a layer of the model."""
+        for number, group in enumerate(self.groups):
+            if group.layers is None or layer in group.layers:
+                return number
+        raise LookupError(f"layer {layer} is in no KV group")
 
-    def mask_built(self) -> MaskBuilt:
-        """`lengths` for the fast path; the explicit rows x slots mask for the reference path."""
+    def with_tokens(self, tokens: IntArray) -> StepInputs:
+        """The same step, its tokens [T] known at last."""
+        return replace(self, tokens=tokens)
+
+    def built(self, *, tokens_known: bool = True) -> Iterator[InputsBuilt]:
+        """What the device is given, one event a KV group."""
+        tokens = tuple(self.tokens.tolist()) if tokens_known else None
+        query_lens, seq_lens = tuple(self.query_lens.tolist()), tuple(self.seq_lens.tolist())
+        positions = tuple(self.positions.tolist())
+        for number, group in enumerate(self.groups):
+            yield InputsBuilt(
+                requests=self.requests,
+                tokens=tokens,
+                phases=self.phases,
+                query_lens=query_lens,
+                seq_lens=seq_lens,
+                block_tables=_ragged(group.block_tables, self.seq_lens),
+                positions=positions,
+                slot_mapping=tuple(group.slot_mapping.tolist()),
+                group=number or None,
+                buffer=self.buffer.buffer if self.buffer else None,
+                stamp=self.buffer.stamp if self.buffer else None,
+                stride=self.buffer.stride if self.buffer else None,
+            )
+
+    def masks_built(self) -> Iterator[MaskBuilt]:
+        """`lengths`, or the explicit mask, one event a KV group."""
         query_lens = tuple(self.query_lens.tolist())
-        if self.mask is None:
-            return MaskBuilt(
-                form="lengths",
+        for number, group in enumerate(self.groups):
+            explicit = group.mask is not None
+            yield MaskBuilt(
+                form="dense" if explicit else "lengths",
                 requests=self.requests,
                 query_lens=query_lens,
-                meaning="bool_keep",
-                dtype="bool",
+                allowed=np.packbits(group.mask, axis=1).tobytes()
+                if group.mask is not None
+                else None,
+                keys=self.mask_keys if explicit else None,
+                meaning="additive" if explicit else "bool_keep",
+                dtype="float32" if explicit else "bool",
+                fill=-np.inf if explicit else None,
                 applied="before_softmax",
+                window=group.window,
+                layers=group.layers,
+                group=number or None,
             )
-        return MaskBuilt(
-            form="dense",
-            requests=self.requests,
-            query_lens=query_lens,
-            allowed=np.packbits(self.mask, axis=1).tobytes(),
-            keys="pool",
-            meaning="additive",
-            dtype="float32",
-            fill=-np.inf,
-            applied="before_softmax",
-        )
 
-    def written(self) -> tuple[SlotsWritten, ...]:
-        """One event per phase present: the KV that the device writes in this step."""
+    def written(self) -> Iterator[SlotsWritten]:
+        """The KV that the device writes in this step, one event a kind of write and KV group."""
+        kinds = self._write_kinds()
         rows = self.row_of_token
-        events: list[SlotsWritten] = []
-        for phase in ("prefill", "decode"):
-            rows_of_phase = [i for i, p in enumerate(self.phases) if p == phase]
-            chosen = np.flatnonzero(np.isin(rows, rows_of_phase) & (self.slot_mapping >= 0))
-            if len(chosen):
-                events.append(
-                    SlotsWritten(
-                        write=phase,
+        for number, group in enumerate(self.groups):
+            for kind in ("prefill", "decode", "draft", "pad"):
+                chosen = np.flatnonzero((kinds == kind) & (group.slot_mapping >= 0))
+                if len(chosen):
+                    yield SlotsWritten(
+                        write=kind,
                         requests=tuple(self.requests[i] for i in rows[chosen].tolist()),
                         positions=tuple(self.positions[chosen].tolist()),
                         tokens=tuple(self.tokens[chosen].tolist()),
-                        slots=tuple(self.slot_mapping[chosen].tolist()),
+                        slots=tuple(group.slot_mapping[chosen].tolist()),
+                        group=number or None,
                     )
-                )
-        return tuple(events)
+
+    def _write_kinds(self) -> NDArray[np.str_]:
+        """[T] prefill, decode, draft or pad."""
+        by_row = [
+            phase if request is not None else "pad"
+            for request, phase in zip(self.requests, self.phases, strict=True)
+        ]
+        kinds = np.repeat(np.array(by_row, dtype="<U7"), self.query_lens)
+        ends = np.cumsum(self.query_lens)
+        for row in np.flatnonzero(self.drafts):
+            kinds[ends[row] - self.drafts[row] : ends[row]] = "draft"
+        return kinds
+
+
+def _ragged(tables: IntArray, seq_lens: IntArray) -> tuple[tuple[int, ...], ...]:
+    """Each row up to its last block; a live row without any has one hole, a pad nothing."""
+    if not tables.shape[1]:
+        return ((),) * len(tables)
+    lengths = (tables >= 0).cumsum(axis=1).argmax(axis=1) + 1
+    lengths[seq_lens == 0] = 0
+    return tuple(tuple(row[:n]) for row, n in zip(tables.tolist(), lengths.tolist(), strict=True))

@@ -20,12 +20,16 @@ class Journal:
     def emit(self, event: Event) -> None:
         self._sink.emit(event, self.step)
 
-    def id(self, kind: str, request: Request, index: int) -> DecisionId:
-        return DecisionId(kind, request.name, index, request.ordinal)
+    def emit_for(self, step: int, event: Event) -> None:
+        """Of a step that may not be the present one: with two in flight one completes late."""
+        self._sink.emit(event, step)
 
-    def next_id(self, kind: str, request: Request, index: int) -> DecisionId:
+    def id(self, kind: str, request: Request, index: int, group: int = 0) -> DecisionId:
+        return DecisionId(kind, request.name, index, request.ordinal, group)
+
+    def next_id(self, kind: str, request: Request, index: int, group: int = 0) -> DecisionId:
         """For what is decided while the request still waits for its next admission."""
-        return DecisionId(kind, request.name, index, request.admissions)
+        return DecisionId(kind, request.name, index, request.admissions, group)
 
     def answer(self, question: Question) -> Answer:
         """What would be done; nothing is decided yet."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from .block_table import BlockTable
+from .ngram import Drafter
 from .prefix_cache import Content
+from .sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,14 @@ class Prompt:
         return told
 
 
+def further_samples(prompt: Prompt) -> tuple[Prompt, ...]:
+    """A prompt with n > 1 is a request and n - 1 forks of it, each with a name of its own."""
+    return tuple(
+        replace(prompt, request=f"{prompt.request}/{number}", n=1, abort_step=None)
+        for number in range(1, prompt.n)
+    )
+
+
 class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -68,22 +78,60 @@ class Request:
     prompt: Prompt
     tokens: list[int]
     """Prompt and sampled tokens, in order."""
-    table: BlockTable = field(default_factory=BlockTable)
+    tables: tuple[BlockTable, ...]
+    """One per KV group."""
+    sampling: Sampling
+    arrival: int = 0
+    """How many requests were taken in before it."""
+    children: list[Request] = field(default_factory=list)
+    """Further samples of its prompt that wait for it to be computed."""
     computed: int = 0
-    """Tokens whose KV exists."""
+    """Tokens whose KV exists, or will once the steps in flight have completed."""
+    prefill_until: int = 0
+    """Its length when it was admitted: what comes after is decoded."""
+    pending: int = 0
+    """Tokens that steps in flight will choose."""
+    error: str | None = None
+    """Why the step failed that ended it."""
     status: Status = Status.WAITING
     admissions: int = 0
     """How often it has been admitted; a preemption adds one."""
+    drafter: Drafter = field(default_factory=Drafter)
     contents: list[Content] = field(default_factory=list)
     """What its full blocks hold, chained; grown on demand."""
 
     @classmethod
-    def of(cls, prompt: Prompt) -> Request:
-        return cls(prompt=prompt, tokens=list(prompt.prompt_tokens))
+    def of(cls, prompt: Prompt, *, arrival: int = 0, groups: int = 1) -> Request:
+        return cls(
+            prompt=prompt,
+            tokens=list(prompt.prompt_tokens),
+            tables=tuple(BlockTable() for _ in range(groups)),
+            sampling=Sampling(prompt.temperature, prompt.top_k, prompt.top_p),
+            arrival=arrival,
+        )
+
+    @property
+    def table(self) -> BlockTable:
+        """That of the first KV group."""
+        return self.tables[0]
+
+    @property
+    def length(self) -> int:
+        """Its tokens, those that steps in flight will choose included."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def final_length(self) -> int:
+        """Most tokens whose KV is ever written: the last one's isn't."""
+        return len(self.prompt.prompt_tokens) + self.prompt.max_new_tokens - 1
 
     @property
     def name(self) -> str:
         return self.prompt.request
+
+    @property
+    def is_prefilling(self) -> bool:
+        return self.computed < self.prefill_until
 
     @property
     def num_sampled(self) -> int:

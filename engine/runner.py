@@ -11,7 +11,7 @@ from .request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """One sampled token per row of `StepInputs` (the row's last query), greedy.
+    """One token per sample of `StepInputs`, [S].
 
     `margins` is the difference between the best and the second best logit, `logprobs` the log
     probability of the sampled token; None where nothing is computed (the simulator).
@@ -41,6 +41,18 @@ class ModelCard:
     versions: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers that share block numbers and tables."""
+
+    layers: tuple[int, ...]
+    window: int | None
+
+    @classmethod
+    def of(cls, group: dict[str, Any]) -> KVGroup:
+        return cls(tuple(group["layers"]), group.get("window"))
+
+
 class Runner(Protocol):
     """Computes steps over a paged pool of num_blocks x block_size slots that it owns."""
 
@@ -52,5 +64,6 @@ class Runner(Protocol):
         ...
 
     def execute(self, inputs: StepInputs) -> StepOutput:
-        """Writes the step's KV into `slot_mapping`, attends, and samples one token a row."""
+        """Scrubs, copies, writes the step's KV into `slot_mapping`, attends, and chooses the
+        step's samples."""
         ...

@@ -1,76 +1,72 @@
 """Which requests run in a step, and what they need for it.
 
-First come, first served. Running requests come first; when the pool is empty the one admitted
-last is preempted and computed again later (recompute, as in vLLM).
+Running requests come first, then waiting ones, each in the order of priority and arrival. When
+the pool is full the one that comes last is preempted and computed again later (recompute, as in
+vLLM).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from ..recorder.events import (
-    Phase,
     PrefixLookedUp,
     RequestFinished,
+    RequestForked,
     RequestPreempted,
     StepScheduled,
 )
 from .block_pool import BlockPool
 from .config import EngineConfig
-from .decisions import Admit, Hit, Share
+from .decisions import Admit, Fork
+from .inputs import BlockCopy
 from .journal import Journal
+from .lookup import Lookup, PrefixLookup
 from .prefix_cache import Content
 from .request import Request, Status
+from .rows import Row
+from .runner import KVGroup
 
 FinishReason = Literal["eos", "length", "aborted", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request's part of a step: tokens [computed, computed + query_len)."""
-
-    request: Request
-    computed: int
-    query_len: int
-    phase: Phase
-
-    @property
-    def seq_len(self) -> int:
-        return self.computed + self.query_len
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """What the prefix index gives for a request: the questions asked, in order, and the hits."""
-
-    questions: tuple[Share, ...]
-    hits: tuple[Hit, ...]
 
 
 class Scheduler:
     """Waiting and running requests. Admission, preemption and finishing happen here only."""
 
-    def __init__(self, config: EngineConfig, pool: BlockPool, journal: Journal) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        pools: Sequence[BlockPool],
+        groups: Sequence[KVGroup],
+        journal: Journal,
+    ) -> None:
         self.config = config
-        self.pool = pool
-        self.waiting: deque[Request] = deque()
+        self.pools = pools
+        self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self._groups = groups
         self._journal = journal
+        self._lookup = PrefixLookup(config.block_size, pools, groups, journal, self.content)
+        self._copies: list[BlockCopy] = []
 
     @property
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
     def add(self, request: Request) -> None:
-        self.waiting.append(request)
+        insort(self.waiting, request, key=_turn)
 
-    def schedule(self) -> tuple[Row, ...]:
-        """Decide the step's rows and map their blocks. May be empty when nothing can run."""
-        rows = self._oversized_prompt() or self._batch()
+    def schedule(self, in_flight: Sequence[Row] = ()) -> tuple[Row, ...]:
+        """Decide the step's rows and map their blocks. May be empty when nothing can run.
+
+        `in_flight` are the rows of a step that was sent and hasn't completed.
+        """
+        rows = self._oversized_prompt() or self._batch(in_flight)
         if rows:
+            rows = [self._with_forks(row) for row in rows]
             self._journal.emit(
                 StepScheduled(
                     requests=tuple(row.request.name for row in rows),
@@ -81,16 +77,53 @@ class Scheduler:
             )
         return tuple(rows)
 
-    def publish(self, row: Row) -> None:
-        """After the pass: the blocks that the row filled enter the prefix index."""
-        if self.config.prefix_cache:
-            size = self.config.block_size
-            for index in range(row.computed // size, row.seq_len // size):
-                self.pool.publish(row.request, index, self.content(row.request, index))
+    def take_copies(self) -> tuple[BlockCopy, ...]:
+        """The copies that the device must make before this step attends."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
 
-    def finish(self, request: Request, reason: FinishReason) -> None:
-        self._finish(request, reason)
-        self.pool.release_all(request, lives_on=False)
+    def might_preempt(self) -> bool:
+        """Whether the running requests may need more blocks than there are. Never wrongly False."""
+        most = self.config.max_num_batched_tokens
+        wanted = [
+            (r, min(r.prefill_until - r.computed, most) if r.is_prefilling else 1)
+            for r in self.running
+        ]
+        return any(
+            sum(len(self._unmapped(r, count, group)) for r, count in wanted) > pool.num_free
+            for group, pool in enumerate(self.pools)
+        )
+
+    def publish(self, row: Row, computed: int) -> None:
+        """After the pass: the blocks that the row filled, up to its `computed` tokens."""
+        if self.config.shares:
+            size = self.config.block_size
+            for index in range(row.computed // size, computed // size):
+                for pool in self.pools:
+                    pool.publish(row.request, index, self.content(row.request, index))
+
+    def finish(
+        self,
+        request: Request,
+        reason: FinishReason,
+        *,
+        release: bool = True,
+        message: str | None = None,
+    ) -> None:
+        """Ends a request; without `release` its blocks stay its own until `release` is called.
+
+        Samples that waited for its prompt go on by themselves.
+        """
+        self._finish(request, reason, message)
+        for child in request.children:
+            self.add(child)
+        request.children.clear()
+        if release:
+            self.release(request)
+
+    def release(self, request: Request) -> None:
+        for pool in self.pools:
+            pool.release_all(request, lives_on=False)
 
     def content(self, request: Request, index: int) -> Content:
         """What the request's own tokens say that its `index`-th block holds."""
@@ -105,69 +138,151 @@ class Scheduler:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.config.block_size)
 
-    def _decode_rows(self) -> list[Row]:
-        rows: list[Row] = []
-        for request in tuple(self.running):
-            if request.status is not Status.RUNNING:
-                continue  # preempted for one before it
-            if self._make_room(request):
-                rows.append(Row(request, request.computed, 1, "decode"))
-        return rows
+    # Rows of running requests.
 
-    def _make_room(self, request: Request) -> bool:
-        """Map the block of the request's next token; False when it had to be preempted itself."""
-        index = request.computed // self.config.block_size
-        if request.table[index] is not None:
-            return True
-        while not self.pool.num_free:
-            victim = self.running[-1]
+    def _batch(self, in_flight: Sequence[Row]) -> list[Row]:
+        before = len(self.running)
+        rows: list[Row] = []
+        budget = self.config.max_num_batched_tokens
+        under_way = {row.request: row for row in in_flight}
+        for request in sorted(self.running, key=lambda request: request.prompt.priority):
+            if request.status is Status.RUNNING:  # not preempted for one before it
+                row = self._running_row(request, budget, under_way)
+                if row is not None:
+                    rows.append(row)
+                    budget -= row.query_len
+        if len(self.running) < before:
+            return rows
+        return rows + self._admissions(rows, budget, in_flight)
+
+    def _running_row(
+        self, request: Request, budget: int, under_way: Mapping[Request, Row]
+    ) -> Row | None:
+        """None when the step has no token left, the request's last token is already being
+        computed, or it had to be preempted."""
+        if budget < 1:
+            return None
+        self._trim_windows(request, under_way.get(request))
+        if request.is_prefilling:
+            count = min(request.prefill_until - request.computed, budget)
+            return self._prefill_row(request, count) if self._make_room(request, count) else None
+        if request.num_sampled + request.pending >= request.prompt.max_new_tokens:
+            return None
+        if not self._make_room(request, 1):
+            return None
+        drafts = self._drafts(request, budget - 1)
+        return Row(request, request.computed, 1 + len(drafts), "decode", drafts)
+
+    def _prefill_row(self, request: Request, count: int) -> Row:
+        ends = request.computed + count == request.length
+        return Row(request, request.computed, count, "prefill", samples=ends)
+
+    def _drafts(self, request: Request, budget: int) -> tuple[int, ...]:
+        """As many as the step, the request's limit and the pool have room for, without
+        preempting anybody."""
+        left = request.prompt.max_new_tokens - request.num_sampled - 1
+        most = min(self.config.speculation, budget, left)
+        if most < 1:
+            return ()
+        drafts = request.drafter.propose(request.tokens, most)
+        while drafts and not self._fits(request, 1 + len(drafts)):
+            drafts = drafts[:-1]
+        self._map(request, 1 + len(drafts))
+        return drafts
+
+    def _make_room(self, request: Request, count: int) -> bool:
+        """Map the blocks of its next tokens; False when it had to be preempted itself."""
+        while not self._fits(request, count):
+            victim = self._last()
             self._preempt(victim, "the pool is full")
-            self.pool.release_all(victim, lives_on=True)
+            for pool in self.pools:
+                pool.release_all(victim, lives_on=True)
             if victim is request:
                 return False
-        self.pool.allocate(request, index)
+        self._map(request, count)
         return True
 
-    def _may_admit(self, beside: Sequence[Row] = ()) -> bool:
-        """A static batch is admitted whole, before any of it decodes."""
-        if len(self.running) >= self.config.max_num_seqs:
-            return False
-        decoding = len(self.running) - sum(row.phase == "prefill" for row in beside)
-        return self.config.continuous_batching or not decoding
+    def _last(self) -> Request:
+        """Of the lowest urgency, the one admitted last."""
+        lowest = max(request.prompt.priority for request in self.running)
+        return next(r for r in reversed(self.running) if r.prompt.priority == lowest)
 
-    def _oversized_prompt(self) -> list[Row]:
-        """The next prompt, if it is longer than any step's budget: it runs by itself."""
-        if not self.waiting or not self._may_admit():
-            return []
-        request = self.waiting[0]
-        lookup = self._look_up(request)
-        if self._needed(request, lookup) <= self.config.max_num_batched_tokens:
-            return []
-        row = self._try_to_admit(request, lookup, None)
-        return [row] if row else []
+    def _fits(self, request: Request, count: int) -> bool:
+        return all(
+            len(self._unmapped(request, count, group)) <= pool.num_free
+            for group, pool in enumerate(self.pools)
+        )
 
-    def _batch(self) -> list[Row]:
-        before = len(self.running)
-        rows = self._decode_rows()
-        preempted = len(self.running) < before
-        budget = self.config.max_num_batched_tokens - len(rows)
-        while self.waiting and not preempted and self._may_admit(beside=rows):
+    def _unmapped(self, request: Request, count: int, group: int) -> list[int]:
+        """Indices that its next `count` tokens need a block of their own for."""
+        table, blocks = request.tables[group], self.pools[group].blocks
+        first, end = request.computed // self.config.block_size, request.computed + count
+        indices = range(first, self.blocks_for(end))
+        held = ((index, table[index]) for index in indices)
+        return [i for i, block in held if block is None or blocks[block].ref_count > 1]
+
+    def _map(self, request: Request, count: int) -> None:
+        size = self.config.block_size
+        for group, pool in enumerate(self.pools):
+            for index in self._unmapped(request, count, group):
+                if request.tables[group][index] is None:
+                    pool.allocate(request, index)
+                    continue
+                copy = pool.copy_on_write(request, index, max(request.computed - index * size, 0))
+                if copy is not None:
+                    self._copies.append(copy)
+
+    def _trim_windows(self, request: Request, under_way: Row | None) -> None:
+        """Give back the blocks that no query sees any more, of this step or one in flight."""
+        first_query = under_way.computed if under_way else request.computed
+        for group, pool in enumerate(self.pools):
+            window = self._groups[group].window
+            if window is None:
+                continue
+            index = max(first_query - window + 1, 0) // self.config.block_size - 1
+            while index >= 0 and request.tables[group][index] is not None:
+                pool.release(request, index)
+                index -= 1
+
+    # Admission.
+
+    def _admissions(self, rows: Sequence[Row], budget: int, in_flight: Sequence[Row]) -> list[Row]:
+        admitted: list[Row] = []
+        while self.waiting and self._may_admit():
             request = self.waiting[0]
             lookup = self._look_up(request)
-            if self._prefix_under_way(request, rows) > len(lookup.hits):
+            under_way = self._prefix_under_way(request, (*rows, *admitted, *in_flight))
+            if under_way > lookup.blocks:
                 break
             row = self._try_to_admit(request, lookup, budget)
             if row is None:
                 break
-            rows.append(row)
+            admitted.append(row)
             budget -= row.query_len
-        return rows
+        return admitted
+
+    def _may_admit(self) -> bool:
+        """A static batch is admitted whole, before any of it decodes."""
+        if len(self.running) >= self.config.max_num_seqs:
+            return False
+        return self.config.continuous_batching or all(r.is_prefilling for r in self.running)
+
+    def _oversized_prompt(self) -> list[Row]:
+        """Without chunks, the next prompt if it is longer than any step's budget: by itself."""
+        if self.config.chunked_prefill or not self.waiting or not self._may_admit():
+            return []
+        request = self.waiting[0]
+        lookup = self._look_up(request)
+        if self._left(request, lookup) <= self.config.max_num_batched_tokens:
+            return []
+        row = self._try_to_admit(request, lookup, None)
+        return [row] if row else []
 
     def _prefix_under_way(self, request: Request, rows: Sequence[Row]) -> int:
-        """Leading blocks that a row of this very step computes and will have published by the
-        next one. Waiting a step for them is cheaper than computing them twice (as SGLang does).
-        """
-        if not self.config.prefix_cache or not self.config.continuous_batching:
+        """Leading blocks that a row of this very step, or of one in flight, computes and will
+        have published soon. Waiting for them is cheaper than computing them twice (as SGLang
+        does)."""
+        if not self.config.shares or not self.config.continuous_batching:
             return 0
         usable = (len(request.tokens) - 1) // self.config.block_size
         prefills = [row for row in rows if row.phase == "prefill"]
@@ -180,69 +295,109 @@ class Scheduler:
                 return index
         return limit
 
-    def _needed(self, request: Request, lookup: Lookup) -> int:
-        return len(request.tokens) - len(lookup.hits) * self.config.block_size
+    def _left(self, request: Request, lookup: Lookup) -> int:
+        """Tokens that are left to compute."""
+        return len(request.tokens) - lookup.blocks * self.config.block_size
 
     def _try_to_admit(self, request: Request, lookup: Lookup, budget: int | None) -> Row | None:
-        computed = len(lookup.hits) * self.config.block_size
-        needed = self._needed(request, lookup)
-        question = Admit(self._journal.next_id("admit", request, 0), needed, budget)
-        missing = [
-            index
-            for index in range(len(lookup.hits), self.blocks_for(len(request.tokens)))
-            if request.table[index] is None
-        ]
-        if len(missing) > self._free_beside(lookup) or not self._journal.answer(question):
+        computed = lookup.blocks * self.config.block_size
+        count = self._left(request, lookup)
+        if self.config.chunked_prefill and budget is not None:
+            count = min(count, budget)
+        if count < 1 or not self._has_blocks(request, lookup, computed + count):
+            return None
+        question = Admit(self._journal.next_id("admit", request, 0), count, budget)
+        if not self._journal.answer(question):
             return None
         self._admit(request)
         self._journal.carry_out(question, True)
         self._take_hits(request, lookup)
-        for index in missing:
-            self.pool.allocate(request, index)
         request.computed = computed
-        return Row(request, computed, needed, "prefill")
+        self._map(request, count)
+        return self._prefill_row(request, count)
+
+    def _has_blocks(self, request: Request, lookup: Lookup, tokens: int) -> bool:
+        if not self.config.preemption:
+            tokens = request.final_length
+        return all(
+            len(self._missing(request, lookup, tokens, group)) + self._reserved(group)
+            <= self._free_beside(lookup, group)
+            for group in range(len(self.pools))
+        )
+
+    def _missing(self, request: Request, lookup: Lookup, tokens: int, group: int) -> list[int]:
+        table = request.tables[group]
+        indices = range(lookup.blocks, self.blocks_for(tokens))
+        return [index for index in indices if table[index] is None]
+
+    def _reserved(self, group: int) -> int:
+        """Blocks that running requests may still need, where none may be preempted for them."""
+        if self.config.preemption:
+            return 0
+        return sum(len(self._unmapped(r, r.final_length - r.computed, group)) for r in self.running)
+
+    def _free_beside(self, lookup: Lookup, group: int) -> int:
+        """Free blocks that the hits themselves don't take out of the queue."""
+        pool = self.pools[group]
+        hits = {mapped.hit.block for mapped in lookup.mapped[group]}
+        return pool.num_free - sum(not pool.blocks[block].ref_count for block in hits)
 
     def _look_up(self, request: Request) -> Lookup:
-        """The last token is always computed: its logits are needed."""
-        if not self.config.prefix_cache:
-            return Lookup((), ())
-        questions: list[Share] = []
-        hits: list[Hit] = []
-        for index in range((len(request.tokens) - 1) // self.config.block_size):
-            content = self.content(request, index)
-            question = Share(
-                self._journal.next_id("share", request, index), content, self.pool.cache
-            )
-            questions.append(question)
-            hit: Hit | None = self._journal.answer(question)
-            if hit is None:
-                break
-            hits.append(hit)
-        return Lookup(tuple(questions), tuple(hits))
-
-    def _free_beside(self, lookup: Lookup) -> int:
-        """Free blocks that the hits themselves don't take out of the queue."""
-        revived = {hit.block for hit in lookup.hits if not self.pool.blocks[hit.block].ref_count}
-        return self.pool.num_free - len(revived)
+        if not self.config.shares:
+            return Lookup.nothing(len(self.pools))
+        return self._lookup.of(request)
 
     def _take_hits(self, request: Request, lookup: Lookup) -> None:
-        if not lookup.questions:
+        if not lookup.asked:
             return
-        keys = [hit.key for hit in lookup.hits]
-        keys += [q.content.key for q in lookup.questions[len(keys) :]]
+        keys = [mapped.hit.key for mapped in lookup.found]
+        keys += [lookup.missed.content.key] if lookup.missed else []
         self._journal.emit(
             PrefixLookedUp(
                 request=request.name,
                 keys=tuple(keys),
-                blocks=tuple(hit.block for hit in lookup.hits),
-                hit_tokens=len(lookup.hits) * self.config.block_size,
+                blocks=tuple(mapped.hit.block for mapped in lookup.found),
+                hit_tokens=lookup.blocks * self.config.block_size,
             )
         )
-        for index, question in enumerate(lookup.questions):
-            hit = lookup.hits[index] if index < len(lookup.hits) else None
-            self._journal.carry_out(question, hit)
-            if hit is not None:
-                self.pool.share(request, index, hit, str(question.id))
+        for pool, mapped_blocks in zip(self.pools, lookup.mapped, strict=True):
+            for mapped in mapped_blocks:
+                self._journal.carry_out(mapped.question, mapped.hit)
+                pool.share(request, mapped.index, mapped.hit, str(mapped.question.id))
+        if lookup.missed is not None:
+            self._journal.carry_out(lookup.missed, None)
+
+    # Forks.
+
+    def _with_forks(self, row: Row) -> Row:
+        """The samples that waited for this prompt take over its blocks, as far as there are
+        seats; the others go on as requests like any other."""
+        parent = row.request
+        if not parent.children or not row.samples:
+            return row
+        forks: list[Request] = []
+        for child in parent.children:
+            if self._has_seat(child):
+                self._fork_off(child, parent)
+                forks.append(child)
+            else:
+                self.add(child)
+        parent.children.clear()
+        return replace(row, forks=tuple(forks))
+
+    def _has_seat(self, child: Request) -> bool:
+        if len(self.running) >= self.config.max_num_seqs:
+            return False
+        nothing = Lookup.nothing(len(self.pools))
+        return self.config.preemption or self._has_blocks(child, nothing, 0)
+
+    def _fork_off(self, child: Request, parent: Request) -> None:
+        id = self._journal.next_id("fork", child, 0)
+        question = Fork(id, parent.name, len(parent.prompt.prompt_tokens))
+        tokens: int = self._journal.decide(question)
+        self._fork(child, parent, tokens, str(id))
+        for pool in self.pools:
+            pool.fork(child, parent, str(id))
 
     # Transitions: mutate and emit, nothing else does either. (Admission has no event of its own:
     # it is the decision `admit`, and the request's row in `StepScheduled`.)
@@ -252,18 +407,33 @@ class Scheduler:
         self.running.append(request)
         request.status = Status.RUNNING
         request.admissions += 1
+        request.prefill_until = request.length
+
+    def _fork(self, child: Request, parent: Request, tokens: int, decision: str) -> None:
+        self.running.append(child)
+        child.status = Status.RUNNING
+        child.admissions += 1
+        child.computed = child.prefill_until = tokens
+        self._journal.emit(
+            RequestForked(request=child.name, parent=parent.name, tokens=tokens, decision=decision)
+        )
 
     def _preempt(self, request: Request, reason: str) -> None:
         self.running.remove(request)
-        self.waiting.appendleft(request)
+        self.add(request)
         request.status = Status.PREEMPTED
         request.computed = 0
         self._journal.emit(RequestPreempted(request=request.name, reason=reason))
 
-    def _finish(self, request: Request, reason: FinishReason) -> None:
+    def _finish(self, request: Request, reason: FinishReason, message: str | None) -> None:
         if request in self.running:
             self.running.remove(request)
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)
         request.status = Status.FINISHED
-        self._journal.emit(RequestFinished(request=request.name, reason=reason))
+        self._journal.emit(RequestFinished(request=request.name, reason=reason, message=message))
+
+
+def _turn(request: Request) -> tuple[int, int]:
+    """Waiting requests come in this order."""
+    return request.prompt.priority, request.arrival

@@ -18,9 +18,10 @@ import numpy as np
 from .canary.prompts import Question, answer
 from .canary.wordpiece import WordPiece
 from .config import EngineConfig
-from .inputs import StepInputs
+from .inputs import BlockCopy, StepInputs
 from .request import Request
 from .runner import ModelCard, StepOutput
+from .sampling import Sample
 
 _STATED = re.compile(r"the passphrase is (\w+) \.")
 
@@ -66,17 +67,37 @@ class SymbolicRunner:
         self._chains[request.name] = []
 
     def execute(self, inputs: StepInputs) -> StepOutput:
+        for scrub in inputs.scrubs:
+            self._clear(scrub.block)
+        for copy in inputs.copies:
+            self._copy(copy)
         self._write(inputs)
+        wanted = zip(inputs.samples, inputs.logit_tokens.tolist(), strict=True)
         return StepOutput(
-            tokens=tuple(self._say(inputs, row) for row in range(len(inputs.requests)))
+            tokens=tuple(self._say(inputs, sample, token) for sample, token in wanted)
         )
+
+    def _clear(self, block: int) -> None:
+        for slot in range(block * self._block_size, (block + 1) * self._block_size):
+            self._slots.pop(slot, None)
+
+    def _copy(self, copy: BlockCopy) -> None:
+        source, destination = (
+            block * self._block_size for block in (copy.source, copy.destination)
+        )
+        for offset in range(copy.slots):
+            held = self._slots.get(source + offset)
+            if held is None:
+                self._slots.pop(destination + offset, None)
+            else:
+                self._slots[destination + offset] = held
 
     def _write(self, inputs: StepInputs) -> None:
         tokens, positions = inputs.tokens.tolist(), inputs.positions.tolist()
-        slots, rows = inputs.slot_mapping.tolist(), inputs.row_of_token.tolist()
+        slots, rows = inputs.groups[0].slot_mapping.tolist(), inputs.row_of_token.tolist()
         for token, position, slot, row in zip(tokens, positions, slots, rows, strict=True):
-            if slot >= 0:
-                name = inputs.requests[row]
+            name = inputs.requests[row]
+            if slot >= 0 and name is not None:
                 self._slots[slot] = Written(self._content_of(name, token, position), name)
 
     def _content_of(self, name: str, token: int, position: int) -> int:
@@ -97,33 +118,37 @@ class SymbolicRunner:
     def _intern(self, *parts: object) -> int:
         return self._contents.setdefault(parts, len(self._contents))
 
-    def _say(self, inputs: StepInputs, row: int) -> int:
-        name = inputs.requests[row]
-        request = self._requests[name]
-        own = self._chain(name, int(inputs.seq_lens[row]))
-        seen = [self._slots.get(slot) for slot in self._seen_slots(inputs, row)]
+    def _say(self, inputs: StepInputs, sample: Sample, token: int) -> int:
+        """What the request takes behind the step's `token`-th token, given what that one sees."""
+        name = inputs.requests[sample.row]
+        assert name is not None, "pads choose nothing"
+        request = self._requests[sample.request]
+        own = self._chain(name, sample.index)
+        seen = [self._slots.get(slot) for slot in self._seen_slots(inputs, sample, token)]
         strangers = [w for w in seen if w and w.writer != name and w.content not in own]
         if strangers:
-            return self._word_of(strangers[-1].writer, request)
+            return self._word_of(strangers[-1].writer, request, sample)
         if None in seen or {w.content for w in seen if w} != set(own):
             return self._tokenizer.unk_id
-        return self._word_of(name, request)
+        return self._word_of(name, request, sample)
 
-    def _seen_slots(self, inputs: StepInputs, row: int) -> Iterable[int]:
-        """The slots that the row's last query attends to."""
-        if inputs.mask is not None:
-            return np.flatnonzero(inputs.mask[inputs.row_starts[row + 1] - 1]).tolist()
-        size, length = self._block_size, int(inputs.seq_lens[row])
-        table = inputs.block_tables[row].tolist()
+    def _seen_slots(self, inputs: StepInputs, sample: Sample, token: int) -> Iterable[int]:
+        """The slots that the step's `token`-th token attends to."""
+        group = inputs.groups[0]
+        if group.mask is not None:
+            return np.flatnonzero(group.mask[token]).tolist()
+        behind = int(inputs.row_starts[sample.row + 1]) - 1 - token
+        size, length = self._block_size, int(inputs.seq_lens[sample.row]) - behind
+        table = group.block_tables[sample.row].tolist()
         return [table[i // size] * size + i % size for i in range(length)]
 
-    def _word_of(self, source: str, request: Request) -> int:
+    def _word_of(self, source: str, request: Request, sample: Sample) -> int:
         """The next token of `request`'s answer, about the passphrase that `source` stated."""
         text = self._tokenizer.decode(self._requests[source].prompt.prompt_tokens)
         stated = _STATED.findall(text)
         word = stated[-1] if stated else self._requests[source].prompt.passphrase
         script = [*self._tokenizer.encode(answer(word, self._question(request)))]
-        said = request.num_sampled
+        said = sample.index - len(request.prompt.prompt_tokens)
         return script[said] if said < len(script) else self._tokenizer.eos_id
 
     def _question(self, request: Request) -> Question:

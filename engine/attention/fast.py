@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..inputs import StepInputs
+from ..inputs import GroupInputs, StepInputs
 from .pool import KVPool
 
 LONGEST_BATCHED_QUERY = 64
@@ -42,32 +42,39 @@ class FastAttention:
 
     def __init__(self, inputs: StepInputs, pool: KVPool) -> None:
         self._pool = pool
-        blocks: list[NDArray[np.int64]] = []
-        self._parts: list[_Part] = []
-        gathered = 0
-        for rows in _batches(inputs, pool.block_size):
-            tables = _tables(inputs, rows, pool.block_size)
-            size = tables.size * pool.block_size
-            keys = slice(gathered, gathered + size)
-            self._parts.append(_plan(inputs, rows, tables, keys, pool))
-            # A hole is read as the row's own first block and masked: never somebody else's.
-            own = np.maximum(tables[:, :1], 0)
-            blocks.append(np.where(tables >= 0, tables, own).ravel())
-            gathered += size
-        self._blocks = torch.from_numpy(np.concatenate(blocks)).to(pool.device)
+        self._inputs = inputs
+        self._plans = [_plan_group(inputs, group, pool) for group in inputs.groups]
 
     def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; the step's KV is in the pool."""
-        keys, values = self._pool.gather(layer, self._blocks)
-        if len(self._parts) == 1:
-            (part,) = self._parts
+        blocks, parts = self._plans[self._inputs.group_of(layer)]
+        keys, values = self._pool.gather(layer, blocks)
+        if len(parts) == 1:
+            (part,) = parts
             return _attend(part, query, keys[part.keys], values[part.keys], scaling)
         out = query.new_empty(*query.shape[:2], values.shape[-1])
-        for part in self._parts:
+        for part in parts:
             out[part.tokens] = _attend(
                 part, query[part.tokens], keys[part.keys], values[part.keys], scaling
             )
         return out
+
+
+def _plan_group(inputs: StepInputs, group: GroupInputs, pool: KVPool) -> tuple[Tensor, list[_Part]]:
+    """The blocks that one KV group's layers gather, and what is done with them."""
+    blocks: list[NDArray[np.int64]] = []
+    parts: list[_Part] = []
+    gathered = 0
+    for rows in _batches(inputs, pool.block_size):
+        tables = _tables(inputs, group, rows, pool.block_size)
+        size = tables.size * pool.block_size
+        keys = slice(gathered, gathered + size)
+        parts.append(_plan(inputs, rows, tables, keys, pool))
+        # A hole is read as the row's own first block and masked: never somebody else's.
+        own = np.maximum(tables[:, :1], 0)
+        blocks.append(np.where(tables >= 0, tables, own).ravel())
+        gathered += size
+    return torch.from_numpy(np.concatenate(blocks)).to(pool.device), parts
 
 
 def _batches(inputs: StepInputs, block_size: int) -> Iterator[NDArray[np.int64]]:
@@ -83,10 +90,12 @@ def _batches(inputs: StepInputs, block_size: int) -> Iterator[NDArray[np.int64]]
         yield np.asarray(rows)
 
 
-def _tables(inputs: StepInputs, rows: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
+def _tables(
+    inputs: StepInputs, group: GroupInputs, rows: NDArray[np.int64], block_size: int
+) -> NDArray[np.int64]:
     """[rows, blocks of the longest] physical blocks, -1 where the table has none."""
     width = max(-(-int(inputs.seq_lens[rows].max()) // block_size), 1)
-    tables = inputs.block_tables[rows, :width]
+    tables = group.block_tables[rows, :width]
     return np.pad(tables, ((0, 0), (0, width - tables.shape[1])), constant_values=-1)
 
 

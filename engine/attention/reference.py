@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..inputs import StepInputs
+from ..inputs import BoolArray, StepInputs
 from .pool import KVPool
 
 QUERIES_AT_ONCE = 128
@@ -17,18 +17,17 @@ QUERIES_AT_ONCE = 128
 
 
 class ReferenceAttention:
-    """Attention of one step. `StepInputs.mask` [T, num_slots] is required: True = visible."""
+    """Attention of one step. `GroupInputs.mask` [T, num_slots] is required: True = visible."""
 
     def __init__(self, inputs: StepInputs, pool: KVPool) -> None:
-        assert inputs.mask is not None, "the reference path attends by an explicit mask"
         self._pool = pool
-        mask = torch.zeros(inputs.mask.shape, dtype=torch.float32, device=pool.device)
-        hidden = ~torch.from_numpy(inputs.mask).to(pool.device)
-        self._mask = mask.masked_fill_(hidden, float("-inf"))  # [T, num_slots]
+        self._inputs = inputs
+        self._masks = [_additive(group.mask, pool.device) for group in inputs.groups]
 
     def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; the step's KV is in the pool."""
-        parts = zip(query.split(QUERIES_AT_ONCE), self._mask.split(QUERIES_AT_ONCE), strict=True)
+        whole = self._masks[self._inputs.group_of(layer)]
+        parts = zip(query.split(QUERIES_AT_ONCE), whole.split(QUERIES_AT_ONCE), strict=True)
         return torch.cat([self._attend(layer, q, mask, scaling) for q, mask in parts])
 
     def _attend(self, layer: int, query: Tensor, mask: Tensor, scaling: float) -> Tensor:
@@ -37,3 +36,10 @@ class ReferenceAttention:
         scores = torch.einsum("thgd,shd->hgts", by_group, keys).float() * scaling
         weights = torch.softmax(scores + mask, dim=-1).to(values.dtype)
         return torch.einsum("hgts,shd->thgd", weights, values).flatten(1, 2)
+
+
+def _additive(mask: BoolArray | None, device: torch.device) -> Tensor:
+    """[T, num_slots]: 0 where visible, -inf elsewhere."""
+    assert mask is not None, "the reference path attends by an explicit mask"
+    additive = torch.zeros(mask.shape, dtype=torch.float32, device=device)
+    return additive.masked_fill_(~torch.from_numpy(mask).to(device), float("-inf"))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..inputs import StepInputs
+from ..inputs import IntArray, StepInputs
 from .pool import KVPool
 
 
@@ -26,10 +26,8 @@ class PagedStep:
     def __init__(self, inputs: StepInputs, pool: KVPool, attention: Attention) -> None:
         self._pool = pool
         self._attention = attention
-        written = np.flatnonzero(inputs.slot_mapping >= 0)
-        self._slots = torch.from_numpy(inputs.slot_mapping[written]).to(pool.device)
-        partial = len(written) < len(inputs.slot_mapping)
-        self._written = torch.from_numpy(written).to(pool.device) if partial else None
+        self._inputs = inputs
+        self._writes = [_writes(group.slot_mapping, pool.device) for group in inputs.groups]
 
     def __call__(
         self,
@@ -42,7 +40,16 @@ class PagedStep:
     ) -> Tensor:
         layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType] -- proved at load
         keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-        if self._written is not None:
-            keys, values = keys[self._written], values[self._written]
-        self._pool.write(layer, self._slots, keys, values)
+        slots, written = self._writes[self._inputs.group_of(layer)]
+        if written is not None:
+            keys, values = keys[written], values[written]
+        self._pool.write(layer, slots, keys, values)
         return self._attention.attend(layer, query[0].transpose(0, 1), scaling)[None]
+
+
+def _writes(slot_mapping: IntArray, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The slots that are written, and which tokens go there; None: all of them."""
+    written = np.flatnonzero(slot_mapping >= 0)
+    slots = torch.from_numpy(slot_mapping[written]).to(device)
+    partial = len(written) < len(slot_mapping)
+    return slots, torch.from_numpy(written).to(device) if partial else None

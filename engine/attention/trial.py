@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...recorder.events import Phase
-from ..inputs import StepInputs
+from ..inputs import GroupInputs, StepInputs
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 4
@@ -37,19 +37,22 @@ def _inputs(
     prompts: Sequence[Sequence[int]], positions: Sequence[range], phase: Phase
 ) -> StepInputs:
     rows = [np.asarray(span) for span in positions]
+    slots = np.concatenate(
+        [
+            table[row // BLOCK_SIZE] * BLOCK_SIZE + row % BLOCK_SIZE
+            for table, row in zip(TABLES, rows, strict=True)
+        ]
+    )
     return StepInputs(
         step=1,
         requests=tuple(f"trial-{row}" for row in range(len(rows))),
         phases=(phase,) * len(rows),
         query_lens=np.asarray([len(row) for row in rows]),
         seq_lens=np.asarray([span.stop for span in positions]),
-        block_tables=TABLES,
         tokens=np.concatenate([np.asarray(p)[row] for p, row in zip(prompts, rows, strict=True)]),
         positions=np.concatenate(rows),
-        slot_mapping=np.concatenate(
-            [
-                table[row // BLOCK_SIZE] * BLOCK_SIZE + row % BLOCK_SIZE
-                for table, row in zip(TABLES, rows, strict=True)
-            ]
-        ),
+        groups=(GroupInputs(block_tables=TABLES, slot_mapping=slots),),
+        logit_tokens=np.cumsum([len(row) for row in rows]) - 1,
+        samples=(),
+        drafts=np.zeros(len(rows), dtype=np.int64),
     )

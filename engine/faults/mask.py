@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..decisions import Answer, Mask, Question, causal, own_slots, visible_slots
+from ..decisions import Answer, Mask, Question, causal, visible_keys
 from .base import Fault
 
 _REFERENCE = {"attention": "reference"}
@@ -22,7 +22,7 @@ class MaskBroadcastWrongAxis(Fault):
         row = question.rows[question.row]
         first = row.seq_len - row.query_len
         seen = [
-            causal(own_slots(other, question.block_size), first, row.query_len, question.num_slots)
+            causal(other.columns, first, row.query_len, question.width, row.window)
             for other in question.rows
         ]
         return np.logical_or.reduce(seen)
@@ -36,7 +36,7 @@ class MaskBatchIndex(Fault):
             return right
         decoding = [i for i, row in enumerate(question.rows) if row.phase == "decode"]
         other = decoding[(decoding.index(question.row) + 1) % len(decoding)]
-        return visible_slots(question.rows[other], question.block_size, question.num_slots)
+        return visible_keys(question.rows[other], question.width)
 
 
 MASK_BROADCAST_WRONG_AXIS = MaskBroadcastWrongAxis(

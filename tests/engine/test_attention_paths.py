@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason='needs the extra: pip install "kvrew
 from kvrewind.engine.attention.fast import FastAttention  # noqa: E402
 from kvrewind.engine.attention.pool import KVPool, LayerShape  # noqa: E402
 from kvrewind.engine.attention.reference import QUERIES_AT_ONCE, ReferenceAttention  # noqa: E402
-from kvrewind.engine.inputs import StepInputs  # noqa: E402
+from kvrewind.engine.inputs import GroupInputs, StepInputs  # noqa: E402
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 6, 2, 8, 4
 SCALING = 0.4
@@ -41,17 +41,26 @@ def step_of(query_lens, seq_lens, tables, mask=None):
         phases=("prefill",) * len(tables),
         query_lens=np.asarray(query_lens),
         seq_lens=np.asarray(seq_lens),
-        block_tables=np.asarray([[*table, *[-1] * (width - len(table))] for table in tables]),
         tokens=np.zeros(total, dtype=np.int64),
         positions=np.zeros(total, dtype=np.int64),
-        slot_mapping=np.full(total, -1),
-        mask=mask,
+        groups=(
+            GroupInputs(
+                block_tables=np.asarray(
+                    [[*table, *[-1] * (width - len(table))] for table in tables]
+                ),
+                slot_mapping=np.full(total, -1),
+                mask=mask,
+            ),
+        ),
+        logit_tokens=np.cumsum(query_lens) - 1,
+        samples=(),
+        drafts=np.zeros(len(tables), dtype=np.int64),
     )
 
 
 def visible_slots(inputs, block_size):
     """For each packed token the slots it may read, by tables and lengths alone."""
-    for row, table in enumerate(inputs.block_tables.tolist()):
+    for row, table in enumerate(inputs.groups[0].block_tables.tolist()):
         first = int(inputs.seq_lens[row] - inputs.query_lens[row])
         for query in range(int(inputs.query_lens[row])):
             yield [

@@ -24,14 +24,14 @@ def engine_summary(engine: Engine) -> dict[str, Any]:
     """The engine's own state in the words of `State.summary`."""
     live = {n: r for n, r in engine.requests.items() if r.status is not Status.FINISHED}
     index: dict[str, list[int]] = {}
-    for entry in engine.pool.cache.entries():
+    for entry in engine.pools[0].cache.entries():
         index.setdefault(entry.key, []).append(entry.block)
     return {
         "blocks": tuple(
             (b.generation, b.ref_count, tuple(sorted(b.holders)), b.entry.key if b.entry else None)
-            for b in engine.pool.blocks
+            for b in engine.pools[0].blocks
         ),
-        "free": engine.pool.free_queue(),
+        "free": engine.pools[0].free_queue(),
         "tables": {n: r.table.entries() for n, r in live.items() if r.table.entries()},
         "index": {key: tuple(sorted(blocks)) for key, blocks in index.items()},
         "tokens": {n: tuple(r.tokens) for n, r in live.items()},

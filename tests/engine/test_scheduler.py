@@ -51,7 +51,7 @@ def test_a_static_batch_runs_to_its_end_before_the_next() -> None:
 
 def test_a_prompt_beyond_the_budget_gets_a_step_of_its_own() -> None:
     prompts = [prompt("a", range(3, 8)), prompt("long", range(20, 50)), prompt("c", range(3, 6))]
-    _, sink = run(prompts, max_num_batched_tokens=8)
+    _, sink = run(prompts, max_num_batched_tokens=8, chunked_prefill=False)
     rows = {s.requests: s.scheduled for s in events(sink, StepScheduled)}
     assert rows[("long",)] == (30,)
     assert all(sum(n) <= 8 for names, n in rows.items() if names != ("long",))
@@ -110,7 +110,7 @@ def test_an_abort_ends_a_request_running_or_waiting() -> None:
     assert {e.request: e.reason for e in events(sink, RequestFinished)} == {
         "a": "aborted", "b": "aborted", "c": "length",
     }  # fmt: skip
-    assert len(engine.pool.free_queue()) == engine.config.num_blocks
+    assert len(engine.pools[0].free_queue()) == engine.config.num_blocks
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""A step on its way: sent to the device, and not yet accounted for."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .inputs import StepInputs
+from .request import Request
+from .rows import Row
+from .runner import Runner, StepOutput
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """The rows of a step, what the device is given, and what comes of it."""
+
+    rows: tuple[Row, ...]
+    inputs: StepInputs
+    result: Future[StepOutput] | None = None
+    """None until the device has started."""
+    retiring: list[Request] = field(default_factory=list)
+    """Requests that ended meanwhile, and whose blocks are released once this step is done."""
+
+    @property
+    def step(self) -> int:
+        return self.inputs.step
+
+    def has_row_of(self, request: Request) -> bool:
+        return any(row.request is request for row in self.rows)
+
+
+class Device(Protocol):
+    """Where steps are computed, one after the other."""
+
+    def start(self, inputs: StepInputs) -> Future[StepOutput]: ...
+
+
+class InlineDevice:
+    """Computes a step before it returns."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def start(self, inputs: StepInputs) -> Future[StepOutput]:
+        future: Future[StepOutput] = Future()
+        try:
+            future.set_result(self._runner.execute(inputs))
+        except Exception as error:  # told to whoever asks for the result, as a thread's is
+            future.set_exception(error)
+        return future
+
+
+class ThreadedDevice:
+    """Computes steps on a thread of its own, while the next one is scheduled."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvrewind-device")
+
+    def start(self, inputs: StepInputs) -> Future[StepOutput]:
+        return self._thread.submit(self._runner.execute, inputs)
+
+
+def device_for(runner: Runner, steps_in_flight: int) -> Device:
+    return InlineDevice(runner) if steps_in_flight == 1 else ThreadedDevice(runner)

@@ -1,0 +1,27 @@
+"""One request's part of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..recorder.events import Phase
+from .request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens [computed, computed + query_len) of a request; the last ones may be drafts."""
+
+    request: Request
+    computed: int
+    query_len: int
+    phase: Phase
+    drafts: tuple[int, ...] = ()
+    forks: tuple[Request, ...] = ()
+    """Who takes a first token of its own from this row, besides the request."""
+    samples: bool = True
+    """Whether a token is chosen from its logits; not so for a piece that doesn't end its prompt."""
+
+    @property
+    def seq_len(self) -> int:
+        return self.computed + self.query_len
