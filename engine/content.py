@@ -7,10 +7,8 @@ prompts with one hash).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from weakref import WeakValueDictionary
 
 import msgpack
 
@@ -88,37 +86,5 @@ def extra_keys_in(keys: ExtraKeys, positions: range) -> ExtraKeys:
     """The keys that begin at these positions, in an order that doesn't depend on how they came."""
     if not keys:
         return ()
-    return tuple(sorted((key for key in keys if key[0] in positions), key=repr))
-
-
-class Contents:
-    """Gives equal contents as one object, for as long as anybody holds it.
-
-    Chains are then compared at their last link, however long they are. That is all it does for
-    anybody: contents made without it are compared link by link, with the same result.
-    """
-
-    def __init__(self) -> None:
-        self._known: WeakValueDictionary[str, Content] = WeakValueDictionary()
-
-    def one(self, content: Content) -> Content:
-        """The one object that stands for all contents equal to this."""
-        known = self._known.setdefault(content.key, content)
-        return known if known == content else content  # two contents may have one key
-
-    def after(
-        self,
-        parent: Content | None,
-        tokens: Sequence[int],
-        *,
-        tenant: str | int | None,
-        adapter: str | int | None = None,
-        extra_keys: ExtraKeys = (),
-        epoch: str | int | None = None,
-    ) -> Content:
-        """The content of the block behind `parent`; of the request's `extra_keys` it takes those
-        that begin in it."""
-        index = parent.index + 1 if parent else 0
-        own = range(index * len(tokens), (index + 1) * len(tokens))
-        keys = extra_keys_in(extra_keys, own)
-        return self.one(Content(parent, tuple(tokens), tenant, adapter, keys, epoch))
+    own = (key for key in keys if key[0] in positions)
+    return tuple(sorted(own, key=lambda key: (key[0], repr(key[1]))))

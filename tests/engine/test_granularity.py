@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvrewind.engine.content import Content, Contents
+from kvrewind.engine.content import Content
 from kvrewind.engine.granularity import Granularity, Rest, Unit, paragraph_ends
 
 SIZE = 4
@@ -119,13 +119,3 @@ def test_a_blank_line_ends_a_paragraph_or_else_a_full_stop(
     pieces: list[str], ends: set[int]
 ) -> None:
     assert paragraph_ends(enumerate(pieces)) == ends
-
-
-def test_equal_contents_are_one_object_while_somebody_holds_them() -> None:
-    contents = Contents()
-    first = contents.after(None, [1, 2], tenant="a")
-    second = contents.after(first, [3, 4], tenant="a", extra_keys=((2, "image"), (5, "later")))
-    again = contents.after(None, [1, 2], tenant="a")
-    assert again is first
-    assert contents.after(again, [3, 4], tenant="a", extra_keys=((2, "image"),)) is second
-    assert contents.after(None, [1, 2], tenant="b") is not first

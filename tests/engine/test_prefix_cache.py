@@ -8,20 +8,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvrewind.engine.content import Content, Contents
+from kvrewind.engine.content import Content, extra_keys_in
+from kvrewind.engine.contents import Contents
 from kvrewind.engine.miss import why_missed
 from kvrewind.engine.prefix_cache import Entry, PrefixCache
+from kvrewind.engine.request import Prompt, Request
 
 SIZE = 4
 
 
-def chain(tokens: Sequence[int], tenant: str | None = None, **how: Any) -> list[Content]:
-    """The contents of a request's full blocks."""
+def request_of(tokens: Sequence[int], **how: Any) -> Request:
+    return Request.of(Prompt(request="r", prompt_tokens=tuple(tokens), max_new_tokens=1, **how))
+
+
+def chain(tokens: Sequence[int], tenant: str | int | None = None, **how: Any) -> list[Content]:
+    """The contents of a request's full blocks, one by one."""
     made: list[Content] = []
-    contents = Contents()
+    keys = how.pop("extra_keys", ())
     for start in range(0, len(tokens) // SIZE * SIZE, SIZE):
-        block = tokens[start : start + SIZE]
-        made.append(contents.after(made[-1] if made else None, block, tenant=tenant, **how))
+        own = extra_keys_in(keys, range(start, start + SIZE))
+        block, parent = tuple(tokens[start : start + SIZE]), made[-1] if made else None
+        made.append(Content(parent, block, tenant, extra_keys=own, **how))
     return made
 
 
@@ -90,11 +97,31 @@ def test_equal_tokens_after_another_parent_are_another_content() -> None:
 
 def test_contents_are_compared_and_not_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvrewind.engine.content.key_of", lambda *parts: "the same for all")
-    contents = Contents()
-    one, two = contents.after(None, [1, 2], tenant=None), contents.after(None, [1, 3], tenant=None)
+    contents = Contents(SIZE)
+    one, two = contents.of(request_of([1, 2, 3, 4]), 0), contents.of(request_of([1, 2, 3, 5]), 0)
     assert (one.key, one == two) == (two.key, False)
     assert cache_of([one]).holding(two) is None
-    assert contents.after(None, [1, 3], tenant=None) == two
+    assert contents.of(request_of([1, 2, 3, 5]), 0) == two
+
+
+def test_a_request_says_itself_what_its_blocks_hold() -> None:
+    how: dict[str, Any] = {"tenant": "a", "adapter": "lora", "extra_keys": ((5, "x"), (1, "y"))}
+    request, contents = request_of(A, **how), Contents(SIZE)
+    assert [contents.of(request, 0), contents.of(request, 1)] == chain(A, **how)
+
+
+def test_equal_contents_are_one_object_while_somebody_holds_them() -> None:
+    contents = Contents(SIZE)
+    first, second = request_of(A, tenant="a"), request_of([*A[:4], 1, 1, 1, 1], tenant="a")
+    assert contents.of(first, 0) is contents.of(second, 0)
+    assert contents.of(first, 1) is not contents.of(second, 1)
+    assert contents.of(request_of(A, tenant="b"), 0) is not contents.of(first, 0)
+
+
+def test_the_tenant_is_left_out_only_where_all_may_share() -> None:
+    mine, other = request_of(A, tenant="a"), request_of(A, tenant="b")
+    assert Contents(SIZE, "global").of(mine, 1) == Contents(SIZE, "global").of(other, 1)
+    assert Contents(SIZE, "global").of(mine, 1) == chain(A, tenant=None)[1]
 
 
 def test_the_oldest_of_several_blocks_with_one_content_is_found() -> None:
