@@ -1,0 +1,30 @@
+"""The same requests, asked otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...recorder.errors import BadInput
+from .spec import PromptSpec
+
+
+def faster(specs: Sequence[PromptSpec], speed: float) -> tuple[PromptSpec, ...]:
+    """Arrivals in seconds come `speed` times as fast; those by step stay. Raises `BadInput`."""
+    if not 0 < speed < float("inf"):
+        raise BadInput(f"speed must be above 0, not {speed}")
+    return tuple(
+        spec if spec.arrival_s is None else replace(spec, arrival_s=spec.arrival_s / speed)
+        for spec in specs
+    )
+
+
+def without_priorities(specs: Sequence[PromptSpec]) -> tuple[PromptSpec, ...]:
+    return tuple(replace(spec, priority=0) for spec in specs)
+
+
+def leading(specs: Sequence[PromptSpec], count: int | None) -> tuple[PromptSpec, ...]:
+    """The first `count` of them, or all. Raises `BadInput`."""
+    if count is not None and count < 1:
+        raise BadInput(f"--first must be at least 1, not {count}")
+    return tuple(specs[:count])
