@@ -10,6 +10,7 @@ from ..recorder.events import (
     InputsBuilt,
     MaskBuilt,
     RequestAdded,
+    RequestFinished,
     RequestForked,
     RequestRevised,
     RunEnded,
@@ -45,6 +46,10 @@ class Completeness:
         self._steps: dict[type, set[int]] = {kind: set() for kind, _ in _NEEDED_WITH_ROWS}
         self._built: set[int] = set()
         self._mapped: set[int] = set()
+        self._unwritten: dict[int, set[str]] = {}
+        """Step that wrote nothing yet -> those of its requests that did not fail."""
+        self._failed: set[int] = set()
+        """Steps that raised, so that all their requests ended with an error: they wrote nothing."""
         self._without_tokens = 0
         self._without_keys = 0
         self._added: set[str] = set()
@@ -70,14 +75,18 @@ class Completeness:
             case InputsBuilt():
                 names = {name for name in event.requests if name is not None}
                 self._strangers |= names - self._added
+                self._unwritten.setdefault(envelope.step, set()).update(names)
                 self._built.add(envelope.step)
                 if any(slot >= 0 for slot in event.slot_mapping):
                     self._mapped.add(envelope.step)
                 if any(name is not None for name in event.requests):
                     self._with_rows.add(envelope.step)
+            case RequestFinished() if event.reason == "error":
+                self._fail(event.request)
             case MaskBuilt() if event.form == "dense":
                 self._without_keys += event.allowed is None or event.keys is None
             case SlotsWritten() if event.write not in ("copy", "transfer", "pad", "dummy"):
+                self._unwritten.pop(envelope.step, None)
                 if any(slot >= 0 for slot in event.slots):
                     self._with_rows.add(envelope.step)
                     self._without_tokens += event.tokens is None
@@ -108,7 +117,7 @@ class Completeness:
         for kind, what in _NEEDED_WITH_ROWS:
             needed = (self._with_rows & self._built) - {cut_in}  # the end is told already
             if kind is SlotsWritten:
-                needed &= self._mapped
+                needed = (needed & self._mapped) - self._failed
             if kind is StepCompleted:
                 needed = {step for step in needed if step > last}
             lacking = sorted(needed - self._steps[kind])
@@ -136,6 +145,14 @@ class Completeness:
         last = max(self._built, default=None)
         broke_off = RunEnded not in self._seen and last not in self._steps[StepCompleted]
         return last if broke_off and StepCompleted in self._seen else None
+
+    def _fail(self, request: str) -> None:
+        for step, names in tuple(self._unwritten.items()):
+            if request in names:
+                names.discard(request)
+                if not names:
+                    self._failed.add(step)
+                    del self._unwritten[step]
 
     def _judge_tokens(self, event: Event) -> None:
         """`TokensSampled` lists every token that becomes part of a request."""

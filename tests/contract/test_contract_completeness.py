@@ -218,3 +218,16 @@ def test_a_sampled_token_that_no_event_tells() -> None:
     t.step(3, decode("a", 16, (1, 2), 5), sampled={"a": 17})
     t.end()
     assert "token 5 of a" in missing(t)
+
+
+def test_a_step_that_raised_wrote_nothing_unless_one_of_its_requests_lives_on() -> None:
+    for failed in (("a", "b"), ("a",)):
+        t = Trace()
+        rows = t.admit(1, "a", (11, 12), [1]), t.admit(1, "b", (21, 22), [2])
+        t.step(1, *rows, without=["SlotsWritten"])
+        for name in failed:
+            t.finish(name, "error")
+        t.end()
+        missing = t.judged()["missing"]
+        assert bool(missing) == (len(failed) < 2), missing
+        assert all("SlotsWritten" in line for line in missing)

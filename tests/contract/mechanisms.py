@@ -1,0 +1,32 @@
+"""Every scene of every mechanism, and its twins with one thing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import scenes_batches
+import scenes_forks
+import scenes_groups
+from sound import Line, Sound
+
+MODULES = (scenes_groups, scenes_batches, scenes_forks)
+
+Scene = Callable[[], Sound]
+
+
+class Twin(NamedTuple):
+    scene: Scene
+    breaks: Callable[[Sound], Line]
+    """Breaks a line, and returns the one that is to blame."""
+    verdict: str
+    check: str
+    fault_class: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.scene.__name__}{self.breaks.__name__}"
+
+
+SCENES: tuple[Scene, ...] = tuple(scene for module in MODULES for scene in module.SCENES)
+TWINS: tuple[Twin, ...] = tuple(Twin(*twin) for module in MODULES for twin in module.TWINS)
