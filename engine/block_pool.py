@@ -7,8 +7,9 @@ stand twice in the queue, and the events must tell the same story as the state.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal, Self
 
 from ..recorder.decision import DecisionId
 from ..recorder.events import (
@@ -17,15 +18,32 @@ from ..recorder.events import (
     BlockFreed,
     BlockRegistered,
     BlockReleased,
+    BlockScrubbed,
     BlockShared,
     BlockUnregistered,
     Event,
 )
 from .block_table import BlockTable
-from .decisions import Acquire, Copy, Free, Hit, Publish, Released, Reuse, Taken, Trim
-from .inputs import BlockCopy
+from .config import EngineConfig
+from .content import Content
+from .decisions import (
+    Acquire,
+    Copy,
+    Free,
+    HandedOut,
+    Hit,
+    Publish,
+    Released,
+    Reuse,
+    Scrub,
+    ScrubHow,
+    Taken,
+    Trim,
+)
+from .free_queue import LOWEST, FreeQueue, Order, Rank
+from .inputs import BlockCopy, BlockMove, BlockScrub
 from .journal import Journal
-from .prefix_cache import Content, Entry, PrefixCache
+from .prefix_cache import Entry, PrefixCache
 from .request import Request
 
 
@@ -40,6 +58,27 @@ class Block:
     """(request, logical index) of each holder."""
     entry: Entry | None = None
     """Its entry in the prefix index."""
+    rank: Rank = LOWEST
+    """What the entry is worth: the most that any request said that shared it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """Which free block is handed out, and what blocks are overwritten with, and when."""
+
+    order: Order = "first-freed"
+    quarantine: int = 0
+    scrub: ScrubHow | None = None
+    scrub_at: Literal["free", "allocation"] = "free"
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Self:
+        return cls(
+            order="last-freed" if config.reuse == "last-freed" else "first-freed",
+            quarantine=config.quarantine,
+            scrub=None if config.scrub == "none" else config.scrub,
+            scrub_at=config.scrub_at,
+        )
 
 
 class BlockPool:
@@ -50,32 +89,75 @@ class BlockPool:
     so the queue is also the eviction order (least recently used).
     """
 
-    def __init__(self, num_blocks: int, journal: Journal, group: int = 0) -> None:
+    def __init__(
+        self, num_blocks: int, journal: Journal, group: int = 0, rules: PoolRules | None = None
+    ) -> None:
         self.group = group
+        self.rules = rules or PoolRules()
         self.blocks = [Block(i) for i in range(num_blocks)]
         self.cache = PrefixCache()
-        self._free: deque[int] = deque(range(num_blocks))
+        self._free = FreeQueue(
+            range(num_blocks), order=self.rules.order, quarantine=self.rules.quarantine
+        )
         self._journal = journal
+        self._moves: list[BlockMove] = []
+        self._handed_out_last: tuple[int, HandedOut] | None = None
+        """The step in which it was, and to whom."""
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that may be handed out: neither in quarantine nor held back."""
+        return self._free.num_available
+
+    def num_free_without(self, blocks: Collection[int]) -> int:
+        """Blocks that may still be handed out once these have left the queue."""
+        return self._free.num_available_without(blocks)
 
     def free_queue(self) -> tuple[int, ...]:
+        """All free blocks, longest free first."""
         return tuple(self._free)
+
+    def hold_back(self, block: int) -> None:
+        """Don't hand the block out: a transfer still uses it. It stays findable, and keeps its
+        place in the queue."""
+        self._free.hold_back(block)
+
+    def give_back(self, block: int) -> None:
+        """One transfer less uses the block."""
+        self._free.give_back(block)
+
+    def take_moves(self) -> tuple[BlockMove, ...]:
+        """The scrubs and copies that the device must carry out, in this order, before the writes
+        of the step that is built next.
+
+        Only their order makes them right: a block may be copied from, scrubbed and written in one
+        step, or scrubbed and copied to.
+        """
+        moves, self._moves = tuple(self._moves), []
+        return moves
 
     def table(self, request: Request) -> BlockTable:
         return request.tables[self.group]
 
     def allocate(self, request: Request, index: int) -> None:
-        """Hand out the block that has been free longest, at `index` of the request's table."""
-        head = self._free[0]
-        question = Reuse(self._id("reuse", request, index), head, self.blocks[head].entry)
+        """Hand out the next free block, at `index` of the request's table."""
+        head = self._free.pick()
+        id = self._id("reuse", request, index)
+        question = Reuse(id, head, self.blocks[head].entry, self._handed_out_before())
         taken: Taken = self._journal.decide(question)
         block, decision = self.blocks[taken.block], str(question.id)
         if taken.unregister and block.entry:
             self._unregister(block, block.entry, decision)
+            if self.rules.scrub_at == "free":
+                self._consider_scrub("scrub-evicted", block, request, index)
         self._allocate(block, request, index, decision)
+        self._handed_out_last = self._journal.step, HandedOut(request.name, block.block_id)
+        if self.rules.scrub_at == "allocation":
+            self._consider_scrub("scrub", block, request, index)
+
+    def _handed_out_before(self) -> HandedOut | None:
+        step, last = self._handed_out_last or (None, None)
+        return last if step == self._journal.step else None
 
     def share(self, request: Request, index: int, hit: Hit, decision: str) -> None:
         """The request becomes a holder of a cached block."""
@@ -94,24 +176,23 @@ class BlockPool:
             if block_id is not None:
                 self._acquire(self.blocks[block_id], request, index, None, decision)
 
-    def copy_on_write(self, request: Request, index: int, offset: int) -> BlockCopy | None:
+    def copy_on_write(self, request: Request, index: int, offset: int) -> None:
         """Before a write from `offset` on into the request's `index`-th block: if others hold it
         too, the request gets a block of its own, which the device copies the slots before to."""
         block_id = self.table(request)[index]
         if block_id is None or self.blocks[block_id].ref_count < 2:
-            return None
+            return
         shared = self.blocks[block_id]
         question = Copy(self._id("copy", request, index), block_id, shared.ref_count, offset)
         slots: int | None = self._journal.decide(question)
         if slots is None:
-            return None
+            return
         self.allocate(request, index)
         own = self.table(request)[index]
         assert own is not None
         copy = BlockCopy(block_id, own, slots, self.group)
         self._copy(copy, str(question.id))
         self._let_go(shared, request, index, lives_on=False)
-        return copy
 
     def release(self, request: Request, index: int) -> None:
         """A request that lives on gives up one block, and its table entry."""
@@ -129,14 +210,15 @@ class BlockPool:
             if block_id is not None and (request.name, index) in self.blocks[block_id].holders:
                 self._let_go(self.blocks[block_id], request, index, lives_on=lives_on)
 
-    def publish(self, request: Request, index: int, content: Content) -> None:
-        """Enter a fully written block into the prefix index."""
+    def publish(self, request: Request, index: int, content: Content, written: int) -> None:
+        """Offer a block to the prefix index, `written` of its tokens by completed passes."""
         block_id = self.table(request)[index]
         if block_id is None or self.blocks[block_id].entry:
             return
-        question = Publish(self._id("publish", request, index), block_id, content)
-        key: str | None = self._journal.decide(question)
+        question = Publish(self._id("publish", request, index), block_id, content, written)
+        key: str | None = self._journal.answer(question)
         if key is not None:
+            self._journal.carry_out(question, key)
             entry = Entry(block_id, content, key)
             self._register(self.blocks[block_id], entry, request, str(question.id))
 
@@ -152,15 +234,30 @@ class BlockPool:
             self._release(block, request, index, released.ref_count, None, decision)
         if released.freed:
             self._free_block(block, decision)
+            if self.rules.scrub_at == "free":
+                self._consider_scrub("scrub", block, request, index)
+
+    def _consider_scrub(self, kind: str, block: Block, request: Request, index: int) -> None:
+        """A cached block that stays as it is is no decision."""
+        if self.rules.scrub is None:
+            return
+        is_cached = block.entry is not None
+        id = self._id(kind, request, index)
+        question = Scrub(id, block.block_id, self.rules.scrub, is_cached)
+        how: ScrubHow | None = self._journal.answer(question)
+        if how is not None or not is_cached:
+            self._journal.carry_out(question, how)
+        if how is not None:
+            self._scrub(block, how, str(id))
 
     # Transitions: mutate and emit, nothing else does either.
 
     def _allocate(self, block: Block, request: Request, index: int, decision: str) -> None:
-        self._leave_queue(block)
+        self._free.remove(block.block_id)
         block.generation += 1
         block.ref_count = 1
         block.holders = [(request.name, index)]
-        block.entry = None
+        block.entry, block.rank = None, LOWEST
         self.table(request).put(index, block.block_id)
         self._emit(
             BlockAllocated(
@@ -177,8 +274,10 @@ class BlockPool:
     ) -> None:
         block.ref_count = count
         block.holders.append((request.name, index))
+        if block.entry is not None:
+            block.rank = max(block.rank, _rank_given_by(request))
         if count == 1:
-            self._leave_queue(block)
+            self._free.remove(block.block_id)
         self.table(request).put(index, block.block_id)
         self._emit(
             BlockShared(
@@ -219,7 +318,7 @@ class BlockPool:
         )
 
     def _free_block(self, block: Block, decision: str) -> None:
-        self._free.append(block.block_id)
+        self._free.append(block.block_id, block.rank)
         self._emit(
             BlockFreed(
                 block=block.block_id,
@@ -231,8 +330,8 @@ class BlockPool:
 
     def _register(self, block: Block, entry: Entry, request: Request, decision: str) -> None:
         self.cache.add(entry)
-        block.entry = entry
-        parent = entry.content.parent
+        block.entry, block.rank = entry, _rank_given_by(request)
+        parent, extra_keys = entry.content.parent, entry.content.extra_keys
         self._emit(
             BlockRegistered(
                 block=block.block_id,
@@ -240,6 +339,7 @@ class BlockPool:
                 request=request.name,
                 parent_key=parent.key if parent else None,
                 tokens=entry.content.tokens,
+                extra_keys=[list(key) for key in extra_keys] or None,
                 group=self._named_group,
                 decision=decision,
             )
@@ -247,7 +347,7 @@ class BlockPool:
 
     def _unregister(self, block: Block, entry: Entry, decision: str) -> None:
         self.cache.remove(entry)
-        block.entry = None
+        block.entry, block.rank = None, LOWEST
         self._emit(
             BlockUnregistered(
                 block=block.block_id,
@@ -259,7 +359,7 @@ class BlockPool:
         )
 
     def _copy(self, copy: BlockCopy, decision: str) -> None:
-        """The device carries it out before the step attends."""
+        self._moves.append(copy)
         self._emit(
             BlockCopied(
                 source=copy.source,
@@ -270,9 +370,11 @@ class BlockPool:
             )
         )
 
-    def _leave_queue(self, block: Block) -> None:
-        if block.block_id in self._free:
-            self._free.remove(block.block_id)
+    def _scrub(self, block: Block, how: ScrubHow, decision: str) -> None:
+        self._moves.append(BlockScrub(block.block_id, how, self.group))
+        self._emit(
+            BlockScrubbed(block=block.block_id, how=how, group=self._named_group, decision=decision)
+        )
 
     def _id(self, kind: str, request: Request, index: int) -> DecisionId:
         return self._journal.id(kind, request, index, self.group)
@@ -284,3 +386,7 @@ class BlockPool:
 
     def _emit(self, event: Event) -> None:
         self._journal.emit(event)
+
+
+def _rank_given_by(request: Request) -> Rank:
+    return Rank(request.prompt.pin, request.prompt.retention)

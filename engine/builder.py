@@ -8,7 +8,7 @@ import numpy as np
 
 from .config import EngineConfig
 from .decisions import Mask, Positions, RowShape, Slots, Table, slots_of
-from .inputs import BlockCopy, BlockScrub, BoolArray, GroupInputs, StepInputs
+from .inputs import BlockMove, BoolArray, GroupInputs, StepInputs
 from .journal import Journal
 from .rows import Row
 from .runner import KVGroup
@@ -26,13 +26,7 @@ class InputBuilder:
         self._journal = journal
         self._groups = groups
 
-    def build(
-        self,
-        rows: tuple[Row, ...],
-        *,
-        scrubs: tuple[BlockScrub, ...] = (),
-        copies: tuple[BlockCopy, ...] = (),
-    ) -> StepInputs:
+    def build(self, rows: tuple[Row, ...], moves: tuple[BlockMove, ...] = ()) -> StepInputs:
         samples = [_samples(row, number) for number, row in enumerate(rows)]
         query_lens = np.array([row.query_len for row in rows], dtype=np.int64)
         return StepInputs(
@@ -48,8 +42,7 @@ class InputBuilder:
             samples=tuple(sample for of_row in samples for sample in of_row),
             drafts=np.array([len(row.drafts) for row in rows], dtype=np.int64),
             layout="packed",
-            scrubs=scrubs,
-            copies=copies,
+            moves=moves,
         )
 
     def _group(self, number: int, rows: tuple[Row, ...]) -> GroupInputs:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ..recorder.decision import DecisionId
-from .inputs import BoolArray
-from .prefix_cache import Content, Entry, IndexView
+from .content import Content
+from .inputs import BoolArray, ScrubHow
+from .prefix_cache import Entry, IndexView
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,27 @@ class Acquire:
     ref_count: int
 
 
+class HandedOut(NamedTuple):
+    request: str
+    block: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """A block is taken from the head of the free queue. Answer: `Taken`."""
+    """A free block is handed out. Answer: `Taken`.
+
+    The queue's pick is part of the question, since any free block would be right: which one is a
+    switch. What can go wrong is that another is taken than the one picked (two threads that pop
+    the same one), or that it keeps its key.
+    """
 
     id: DecisionId
     head: int
+    """The block whose turn it is."""
     entry: Entry | None
     """The index entry that the block still carries."""
+    before: HandedOut | None = None
+    """What was handed out just before it in this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +114,29 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
+class Scrub:
+    """Is a block overwritten, as the switches want it at this moment? Answer: how, or None.
+
+    Asked when a block is freed and when its index entry goes, or each time it is handed out.
+    """
+
+    id: DecisionId
+    block: int
+    how: ScrubHow
+    is_cached: bool
+    """It carries an index entry: its content is still wanted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
-    """A block was written whole by completed passes. Answer: the key to register, or None."""
+    """May a block enter the prefix index? Answer: the key to register, or None for not yet."""
 
     id: DecisionId
     block: int
     content: Content
+    """What its request's tokens say that it holds once it is whole."""
+    written: int
+    """How many of these tokens completed passes have written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +182,24 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
+class Staging:
+    """Which buffer is the step built in? Answer: one of `buffers`."""
+
+    id: DecisionId
+    buffers: tuple[str, ...]
+    in_use: tuple[str, ...]
+    """Those that steps in flight read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What does the device replay? Answer: `BufferUse`, `built` if it is this step's."""
+
+    id: DecisionId
+    built: BufferUse
+
+
+@dataclass(frozen=True, slots=True)
 class RowShape:
     """One row of the step, as far as its masks may depend on it."""
 
@@ -184,6 +233,16 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
+class PadSlots:
+    """The slots that pads write to. Answer: tuple of `count` slots, -1 = nowhere."""
+
+    id: DecisionId
+    count: int
+    beside: tuple[int, ...]
+    """The slots of the row that they pad, or of the last row."""
+
+
+@dataclass(frozen=True, slots=True)
 class Positions:
     """The positions of a row's tokens. Answer: tuple, one per token."""
 
@@ -209,13 +268,17 @@ Question = (
     | Reuse
     | Free
     | Trim
+    | Scrub
     | Publish
     | Fork
     | Copy
     | Retire
     | Rollback
+    | Staging
+    | Replay
     | Table
     | Slots
+    | PadSlots
     | Positions
     | Mask
 )
@@ -258,8 +321,11 @@ def reference_answer(question: Question) -> Answer:
             return Released(question.ref_count - 1, freed=question.ref_count == 1)
         case Trim():
             return None
+        case Scrub():
+            return None if question.is_cached else question.how
         case Publish():
-            return question.content.key
+            is_whole = question.written == len(question.content.tokens)
+            return question.content.key if is_whole else None
         case Fork():
             return question.tokens
         case Copy():
@@ -268,6 +334,10 @@ def reference_answer(question: Question) -> Answer:
             return not question.steps_under_way
         case Rollback():
             return question.computed + 1 + question.accepted
+        case Staging():
+            return next(name for name in question.buffers if name not in question.in_use)
+        case Replay():
+            return question.built
         case Table():
             return table_of(question.entries, question.seq_len, question.block_size)
         case Slots():
@@ -276,6 +346,8 @@ def reference_answer(question: Question) -> Answer:
                 range(question.computed, question.computed + question.query_len),
                 question.block_size,
             )
+        case PadSlots():
+            return (-1,) * question.count
         case Positions():
             return tuple(range(question.computed, question.computed + question.query_len))
         case Mask():
@@ -331,6 +403,8 @@ def as_choice(question: Question, answer: Answer) -> Any:
             return {"block": answer.block, "key": answer.key}
         case Taken():
             return {"block": answer.block, "unregister": answer.unregister}
+        case BufferUse():
+            return answer._asdict()
         case Released():
             return {"ref_count": answer.ref_count, "freed": answer.freed}
         case _ if isinstance(question, Trim):
@@ -339,5 +413,5 @@ def as_choice(question: Question, answer: Answer) -> Any:
             return answer
 
 
-BUILDERS = ("table", "slots", "positions", "mask")
+BUILDERS = ("table", "slots", "pad", "positions", "mask")
 """Kinds of decision that have no event of their own: three a token would drown the trace."""

@@ -26,7 +26,7 @@ from ..recorder.events import (
 )
 from ..recorder.sink import Sink
 from .admission import refuse_impossible
-from .block_pool import BlockPool
+from .block_pool import BlockPool, PoolRules
 from .builder import InputBuilder, tokens_of
 from .config import EngineConfig
 from .decisions import Policy, Reference, Retire, Rollback
@@ -75,7 +75,8 @@ class Engine:
         self.journal = Journal(sink, policy or Reference())
         groups = tuple(KVGroup.of(group) for group in runner.card.groups)
         self.pools = tuple(
-            BlockPool(config.num_blocks, self.journal, number) for number in range(len(groups))
+            BlockPool(config.num_blocks, self.journal, number, PoolRules.of(config))
+            for number in range(len(groups))
         )
         self.scheduler = Scheduler(config, self.pools, groups, self.journal)
         self.requests: dict[str, Request] = {}
@@ -158,7 +159,7 @@ class Engine:
 
     def _send(self, rows: tuple[Row, ...]) -> None:
         """Build the step and hand it over; it starts when the one before it is done."""
-        inputs = self._builder.build(rows, copies=self.scheduler.take_copies())
+        inputs = self._builder.build(rows, self.scheduler.take_moves())
         tokens_known = not any(row.request.pending for row in rows)
         for built in inputs.built(tokens_known=tokens_known):
             self.journal.emit(built)

@@ -16,6 +16,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Layout = Literal["packed", "padded-left", "padded-right", "dense"]
 MaskKeys = Literal["pool", "per_row", "concatenated"]
+ScrubHow = Literal["zero", "nan"]
 
 
 class BlockCopy(NamedTuple):
@@ -28,11 +29,14 @@ class BlockCopy(NamedTuple):
 
 
 class BlockScrub(NamedTuple):
-    """A block to overwrite before the step's copies and writes."""
+    """A block to overwrite before the step attends."""
 
     block: int
-    how: Literal["zero", "nan"]
+    how: ScrubHow
     group: int
+
+
+BlockMove = BlockScrub | BlockCopy
 
 
 class BufferUse(NamedTuple):
@@ -80,8 +84,8 @@ class StepInputs:
     mask_keys: MaskKeys = "pool"
     """What the columns of an explicit mask are: every slot of the pool; each row's own keys, as
     wide as the longest; or the keys of all rows, one row's behind the other's."""
-    scrubs: tuple[BlockScrub, ...] = ()
-    copies: tuple[BlockCopy, ...] = ()
+    moves: tuple[BlockMove, ...] = ()
+    """Carried out one after the other before anything of the step is written."""
     buffer: BufferUse | None = None
 
     @property

@@ -22,7 +22,7 @@ from ..recorder.events import (
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .decisions import Admit, Fork
-from .inputs import BlockCopy
+from .inputs import BlockMove
 from .journal import Journal
 from .lookup import Lookup, PrefixLookup
 from .prefix_cache import Content
@@ -50,7 +50,6 @@ class Scheduler:
         self._groups = groups
         self._journal = journal
         self._lookup = PrefixLookup(config.block_size, pools, groups, journal, self.content)
-        self._copies: list[BlockCopy] = []
 
     @property
     def has_work(self) -> bool:
@@ -77,10 +76,9 @@ class Scheduler:
             )
         return tuple(rows)
 
-    def take_copies(self) -> tuple[BlockCopy, ...]:
-        """The copies that the device must make before this step attends."""
-        copies, self._copies = tuple(self._copies), []
-        return copies
+    def take_moves(self) -> tuple[BlockMove, ...]:
+        """What the device must do, in order, before the writes of the step just scheduled."""
+        return tuple(move for pool in self.pools for move in pool.take_moves())
 
     def might_preempt(self) -> bool:
         """Whether the running requests may need more blocks than there are. Never wrongly False."""
@@ -99,8 +97,9 @@ class Scheduler:
         if self.config.shares:
             size = self.config.block_size
             for index in range(row.computed // size, computed // size):
+                content = self.content(row.request, index)
                 for pool in self.pools:
-                    pool.publish(row.request, index, self.content(row.request, index))
+                    pool.publish(row.request, index, content, written=size)
 
     def finish(
         self,
@@ -228,9 +227,7 @@ class Scheduler:
                 if request.tables[group][index] is None:
                     pool.allocate(request, index)
                     continue
-                copy = pool.copy_on_write(request, index, max(request.computed - index * size, 0))
-                if copy is not None:
-                    self._copies.append(copy)
+                pool.copy_on_write(request, index, max(request.computed - index * size, 0))
 
     def _trim_windows(self, request: Request, under_way: Row | None) -> None:
         """Give back the blocks that no query sees any more, of this step or one in flight."""
@@ -340,7 +337,7 @@ class Scheduler:
         """Free blocks that the hits themselves don't take out of the queue."""
         pool = self.pools[group]
         hits = {mapped.hit.block for mapped in lookup.mapped[group]}
-        return pool.num_free - sum(not pool.blocks[block].ref_count for block in hits)
+        return pool.num_free_without({b for b in hits if not pool.blocks[b].ref_count})
 
     def _look_up(self, request: Request) -> Lookup:
         if not self.config.shares:

@@ -18,7 +18,7 @@ import numpy as np
 from .canary.prompts import Question, answer
 from .canary.wordpiece import WordPiece
 from .config import EngineConfig
-from .inputs import BlockCopy, StepInputs
+from .inputs import BlockCopy, BlockScrub, StepInputs
 from .request import Request
 from .runner import ModelCard, StepOutput
 from .sampling import Sample
@@ -67,10 +67,11 @@ class SymbolicRunner:
         self._chains[request.name] = []
 
     def execute(self, inputs: StepInputs) -> StepOutput:
-        for scrub in inputs.scrubs:
-            self._clear(scrub.block)
-        for copy in inputs.copies:
-            self._copy(copy)
+        for move in inputs.moves:
+            if isinstance(move, BlockScrub):
+                self._clear(move.block)
+            else:
+                self._copy(move)
         self._write(inputs)
         wanted = zip(inputs.samples, inputs.logit_tokens.tolist(), strict=True)
         return StepOutput(

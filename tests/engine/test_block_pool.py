@@ -65,7 +65,7 @@ class Pool(RuleBasedStateMachine):
         request = data.draw(st.sampled_from([r for r in self.requests if len(r.table)]))
         index = data.draw(st.integers(0, len(request.table) - 1))
         content = Content(None, tokens, None)
-        self.pool.publish(request, index, content)
+        self.pool.publish(request, index, content, written=len(tokens))
         block = request.table[index]
         assert block is not None
         self.keyed.setdefault(block, content)
