@@ -21,7 +21,7 @@ import numpy as np
 
 from ..recorder.decision import DecisionId
 from .content import Content
-from .inputs import BoolArray, ScrubHow
+from .inputs import BoolArray, BufferUse, ScrubHow
 from .prefix_cache import Entry, IndexView
 
 
