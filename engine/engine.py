@@ -26,8 +26,11 @@ from ..recorder.events import (
 )
 from ..recorder.sink import Sink
 from .admission import refuse_impossible
+from .arrivals import Arrivals
 from .block_pool import BlockPool, PoolRules
+from .buffers import DecodeBuffers, is_capturable
 from .builder import InputBuilder, tokens_of
+from .clock import Clock, StepWork
 from .config import EngineConfig
 from .decisions import Policy, Reference, Retire, Rollback
 from .flight import Flight, device_for
@@ -57,7 +60,8 @@ class Engine:
     """A paged-cache inference engine that tells a sink every decision it makes.
 
     `header` (a recorded `RunStarted`) and `pieces` (token -> text) are what the trace says of the
-    run and its tokens; without a header one is made from the runner's card.
+    run and its tokens; without a header one is made from the runner's card. A `clock` is needed
+    where prompts arrive in seconds.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Engine:
         policy: Policy | None = None,
         pieces: Callable[[int], str] | None = None,
         header: RunStarted | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.config = config
         self.runner = runner
@@ -82,9 +87,11 @@ class Engine:
         self.requests: dict[str, Request] = {}
         self._builder = InputBuilder(config, self.journal, groups)
         self._device = device_for(runner, config.steps_in_flight)
+        self._buffers = DecodeBuffers(self.journal, config.steps_in_flight)
         self._flights: list[Flight] = []
-        self._arrivals: list[Prompt] = []
+        self._arrivals = Arrivals(clock)
         self._aborts: list[tuple[int, str]] = []
+        self._clock = clock
         self._pieces = pieces
         self._defined: set[int] = set()
         self.journal.emit(header or run_header(config, runner))
@@ -94,13 +101,14 @@ class Engine:
         return self.journal.step
 
     def add(self, prompts: Sequence[Prompt]) -> None:
-        """Hand in requests; each is taken in at its `arrival_step`, in the order given.
+        """Hand in requests; each is taken in at its `arrival_step`, or when the clock has reached
+        its `arrival_s`, in the order given.
 
         Raises `PromptRefused` for one that could never run, before anything is taken in.
         """
         waiting = (*self._arrivals, *prompts)
         refuse_impossible(waiting, self.config, self.runner.card, known=self.requests)
-        self._arrivals.extend(prompts)
+        self._arrivals.add(prompts)
         self._aborts.extend((p.abort_step, p.request) for p in prompts if p.abort_step is not None)
 
     def abort(self, name: str, step: int | None = None) -> None:
@@ -123,9 +131,9 @@ class Engine:
 
     def _skip_idle_steps(self) -> None:
         """With nobody at work, the next step that does anything is the next arrival's."""
-        if self._arrivals and not self.scheduler.has_work:
-            next_arrival = min(prompt.arrival_step for prompt in self._arrivals)
-            self.journal.step = max(self.journal.step, next_arrival - 1)
+        if not self._arrivals or self._flights or self.scheduler.has_work:
+            return
+        self.journal.step = self._arrivals.idle_until_next(self.journal.step)
 
     def _give_up(self, why: str) -> NoReturn:
         self.journal.emit(RunEnded(reason="did-not-finish"))
@@ -155,30 +163,43 @@ class Engine:
         while len(self._flights) >= self.config.steps_in_flight or (self._flights and not rows):
             self._complete()
         self._start_next()
+        if not rows and not before:
+            self._tell_clock(())
         return bool(rows) or before > 0
+
+    def _tell_clock(self, rows: Sequence[Row]) -> None:
+        if self._clock is not None:
+            self._clock.step_done(StepWork.of(rows))
 
     def _send(self, rows: tuple[Row, ...]) -> None:
         """Build the step and hand it over; it starts when the one before it is done."""
-        inputs = self._builder.build(rows, self.scheduler.take_moves())
+        device_rows = self._builder.lay_out(rows)
+        inputs = self._builder.build(device_rows, self.scheduler.take_moves())
+        if self.config.persistent_buffers and is_capturable(rows):
+            inputs = self._buffers.stage(inputs, rows[0], self._buffers_in_use())
         tokens_known = not any(row.request.pending for row in rows)
         for built in inputs.built(tokens_known=tokens_known):
             self.journal.emit(built)
         for mask in inputs.masks_built():
             self.journal.emit(mask)
         self.journal.emit(StepDispatched())
+        replayed = self._buffers.replay(inputs, rows[0]) if inputs.buffer else None
         for row in rows:
             row.request.computed = row.seq_len
             for request in _takers(row):
                 request.pending += 1
-        self._flights.append(Flight(rows, inputs))
+        self._flights.append(Flight(rows, device_rows, inputs, replayed))
         self._start_next()
+
+    def _buffers_in_use(self) -> tuple[str, ...]:
+        return tuple(flight.replayed.buffer for flight in self._flights if flight.replayed)
 
     def _start_next(self) -> None:
         """The device begins with the oldest step; by then all of its tokens are known."""
         if not self._flights or self._flights[0].result is not None:
             return
         flight = self._flights[0]
-        flight.inputs = flight.inputs.with_tokens(tokens_of(flight.rows))
+        flight.inputs.fill_in(tokens_of(flight.device_rows))
         flight.result = self._device.start(flight.inputs)
         for written in flight.inputs.written():
             self.journal.emit_for(flight.step, written)
@@ -188,7 +209,8 @@ class Engine:
         flight = self._flights.pop(0)
         assert flight.result is not None, "steps start in order"
         error = flight.result.exception()
-        self.journal.emit_for(flight.step, StepCompleted())
+        self._tell_clock(flight.rows)
+        self.journal.emit_for(flight.step, StepCompleted(read=flight.echo))
         for row in flight.rows:
             for request in _takers(row):
                 request.pending -= 1
@@ -225,7 +247,7 @@ class Engine:
     def _append(self, flight: Flight, output: StepOutput) -> None:
         taken: list[Chosen] = []
         for number, chosen in chosen_by_row(flight.inputs.samples, output).items():
-            row = flight.rows[number]
+            row = flight.row_at(number)
             taken += self._verified(flight.step, row, chosen) if row.drafts else chosen
         taken = [c for c in taken if self._request(c).status is not Status.FINISHED]
         if not taken:
@@ -293,9 +315,7 @@ class Engine:
             under_way[-1].retiring.append(request)
 
     def _take_inputs(self) -> None:
-        due = [p for p in self._arrivals if p.arrival_step <= self.step_number]
-        self._arrivals = [p for p in self._arrivals if p.arrival_step > self.step_number]
-        for prompt in due:
+        for prompt in self._arrivals.take_due(self.step_number):
             self._take_in(prompt)
         for step, name in tuple(self._aborts):
             if step <= self.step_number and name in self.requests:

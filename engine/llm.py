@@ -8,6 +8,7 @@ from typing import Protocol
 from ..recorder.events import RunStarted
 from ..recorder.sink import Sink
 from .canary.wordpiece import WordPiece
+from .clock import Clock
 from .config import EngineConfig
 from .decisions import Policy
 from .engine import Engine
@@ -80,6 +81,7 @@ def make_engine(
     runner: Runner | None = None,
     policy: Policy | None = None,
     header: RunStarted | None = None,
+    clock: Clock | None = None,
     define_pieces: bool = True,
 ) -> Engine:
     """An engine with its prompts handed in, ready to `run`.
@@ -93,6 +95,7 @@ def make_engine(
         policy=policy or policy_of(config),
         pieces=model.piece if define_pieces else None,
         header=header,
+        clock=clock,
     )
     engine.add(prompts)
     return engine

@@ -1,0 +1,40 @@
+"""One workload under one setting, by a simulated clock, measured and not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .clock import SimulatedClock, StepCost
+from .config import EngineConfig
+from .engine import DidNotFinish, Engine
+from .llm import Model, make_engine
+from .meter import Measured, Meter
+from .request import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """`stuck` says why the run could not go on, where it could not."""
+
+    measured: Measured
+    stuck: str | None
+
+
+def simulate(
+    model: Model,
+    config: EngineConfig,
+    prompts: Sequence[Prompt],
+    cost: StepCost,
+    on_step: Callable[[Engine], None] = lambda engine: None,
+) -> Simulated:
+    """Run to the end. Raises `PromptRefused` for a request that could never be served."""
+    clock = SimulatedClock(cost, config.steps_in_flight)
+    meter = Meter(clock, prompts)
+    engine = make_engine(model, config, prompts, meter, clock=clock, define_pieces=False)
+    stuck = None
+    try:
+        engine.run(on_step=lambda: on_step(engine))
+    except DidNotFinish as error:
+        stuck = str(error)
+    return Simulated(meter.measured(), stuck)
