@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
+from .buffers import is_capturable, padded_to_capture
 from .config import EngineConfig
-from .decisions import Mask, Positions, RowShape, Slots, Table, slots_of
-from .inputs import BlockMove, BoolArray, GroupInputs, StepInputs
+from .decisions import Mask, PadSlots, Positions, RowShape, Slots, Table, slots_of
+from .inputs import BlockMove, BoolArray, GroupInputs, Layout, MaskKeys, StepInputs
 from .journal import Journal
+from .layout import DeviceRow, Pad, lay_out
 from .rows import Row
 from .runner import KVGroup
 from .sampling import Sample
 
 Tables = list[tuple[int, ...]]
+
+MASK_KEYS: Mapping[Layout, MaskKeys] = {
+    "packed": "pool",
+    "padded-left": "per_row",
+    "padded-right": "per_row",
+    "dense": "concatenated",
+}
+"""What the columns of an explicit mask are."""
 
 
 class InputBuilder:
@@ -26,12 +38,18 @@ class InputBuilder:
         self._journal = journal
         self._groups = groups
 
-    def build(self, rows: tuple[Row, ...], moves: tuple[BlockMove, ...] = ()) -> StepInputs:
+    def lay_out(self, rows: tuple[Row, ...]) -> tuple[DeviceRow, ...]:
+        """The rows as the device has them, pads included."""
+        if self._config.persistent_buffers and is_capturable(rows):
+            return padded_to_capture(rows)
+        return lay_out(rows, self._config.layout)
+
+    def build(self, rows: tuple[DeviceRow, ...], moves: tuple[BlockMove, ...] = ()) -> StepInputs:
         samples = [_samples(row, number) for number, row in enumerate(rows)]
         query_lens = np.array([row.query_len for row in rows], dtype=np.int64)
         return StepInputs(
             step=self._journal.step,
-            requests=tuple(row.request.name for row in rows),
+            requests=tuple(row.request.name if isinstance(row, Row) else None for row in rows),
             phases=tuple(row.phase for row in rows),
             query_lens=query_lens,
             seq_lens=np.array([row.seq_len for row in rows], dtype=np.int64),
@@ -40,22 +58,48 @@ class InputBuilder:
             groups=tuple(self._group(number, rows) for number in range(len(self._groups))),
             logit_tokens=_logit_tokens(rows, samples, query_lens),
             samples=tuple(sample for of_row in samples for sample in of_row),
-            drafts=np.array([len(row.drafts) for row in rows], dtype=np.int64),
-            layout="packed",
+            drafts=np.array([_num_drafts(row) for row in rows], dtype=np.int64),
+            layout=self._config.layout,
+            mask_keys=MASK_KEYS[self._config.layout],
             moves=moves,
         )
 
-    def _group(self, number: int, rows: tuple[Row, ...]) -> GroupInputs:
-        tables = [self._table(row, number) for row in rows]
-        slots = [self._slots(row, t, number) for row, t in zip(rows, tables, strict=True)]
+    def _group(self, number: int, rows: tuple[DeviceRow, ...]) -> GroupInputs:
+        tables = [self._table(row, number) if isinstance(row, Row) else () for row in rows]
         group = self._groups[number]
         return GroupInputs(
             block_tables=_padded(tables),
-            slot_mapping=_joined(slots),
+            slot_mapping=_joined(self._slot_mapping(rows, tables, number)),
             layers=group.layers if len(self._groups) > 1 else None,
             window=group.window,
             mask=self._mask(rows, tables, number) if self._config.explicit_mask else None,
         )
+
+    def _slot_mapping(
+        self, rows: tuple[DeviceRow, ...], tables: Tables, group: int
+    ) -> list[tuple[int, ...]]:
+        """The slots of every row's tokens; a pad's, which are decided after its row's."""
+        own = {
+            row: self._slots(row, table, group)
+            for row, table in zip(rows, tables, strict=True)
+            if isinstance(row, Row)
+        }
+        pads = Counter(row for row in rows if isinstance(row, Pad))
+        of_pads = {
+            pad: iter(self._pad_slots(pad, count, own[pad.beside], group))
+            for pad, count in pads.items()
+        }
+        return [
+            own[row] if isinstance(row, Row) else tuple(islice(of_pads[row], row.query_len))
+            for row in rows
+        ]
+
+    def _pad_slots(
+        self, pad: Pad, count: int, beside: tuple[int, ...], group: int
+    ) -> tuple[int, ...]:
+        """Of all pads beside one row: they are one decision."""
+        id = self._journal.id("pad", pad.beside.request, pad.beside.seq_len, group)
+        return self._journal.decide(PadSlots(id, count * pad.query_len, beside))
 
     def _table(self, row: Row, group: int) -> tuple[int, ...]:
         id = self._journal.id("table", row.request, row.seq_len, group)
@@ -67,50 +111,85 @@ class InputBuilder:
         size = self._config.block_size
         return self._journal.decide(Slots(id, table, row.computed, row.query_len, size))
 
-    def _positions(self, row: Row) -> tuple[int, ...]:
+    def _positions(self, row: DeviceRow) -> tuple[int, ...]:
+        if isinstance(row, Pad):
+            return (0,) * row.query_len
         id = self._journal.id("positions", row.request, row.seq_len)
         return self._journal.decide(Positions(id, row.computed, row.query_len))
 
-    def _mask(self, rows: tuple[Row, ...], tables: Tables, group: int) -> BoolArray:
-        """Bool [T, num_slots]: the rows of all requests, one under the other."""
-        size = self._config.block_size
+    def _mask(self, rows: tuple[DeviceRow, ...], tables: Tables, group: int) -> BoolArray:
+        """Bool [T, keys]: the rows of all requests, one under the other; pads see nothing."""
+        window = self._groups[group].window
         shapes = tuple(
             RowShape(
-                row.request.name,
+                row.request.name if isinstance(row, Row) else None,
                 row.phase,
                 row.query_len,
                 row.seq_len,
-                slots_of(table, range(row.seq_len), size),
-                self._groups[group].window,
+                columns,
+                window,
             )
-            for row, table in zip(rows, tables, strict=True)
+            for row, columns in zip(rows, self._columns(rows, tables), strict=True)
         )
-        width = self._config.num_blocks * size
+        width = self._mask_width(rows)
         return np.concatenate(
             [
-                self._journal.decide(
-                    Mask(
-                        self._journal.id("mask", row.request, row.seq_len, group), i, shapes, width
-                    )
-                )
-                for i, row in enumerate(rows)
+                self._row_mask(row, number, shapes, width, group)
+                if isinstance(row, Row)
+                else np.zeros((row.query_len, width), dtype=bool)
+                for number, row in enumerate(rows)
             ]
         )
 
+    def _row_mask(
+        self, row: Row, number: int, shapes: tuple[RowShape, ...], width: int, group: int
+    ) -> BoolArray:
+        id = self._journal.id("mask", row.request, row.seq_len, group)
+        return self._journal.decide(Mask(id, number, shapes, width))
 
-def tokens_of(rows: Sequence[Row]) -> np.ndarray:
-    """[T] the rows' tokens, drafts included; 0 stands for one that a step in flight will choose."""
+    def _mask_width(self, rows: tuple[DeviceRow, ...]) -> int:
+        match MASK_KEYS[self._config.layout]:
+            case "pool":
+                return self._config.num_blocks * self._config.block_size
+            case "per_row":
+                return max(row.seq_len for row in rows)
+            case "concatenated":
+                return sum(row.seq_len for row in rows)
+
+    def _columns(self, rows: tuple[DeviceRow, ...], tables: Tables) -> Iterator[tuple[int, ...]]:
+        """Column of the mask that is each of the row's keys, -1 in a hole of its table."""
+        keys, size = MASK_KEYS[self._config.layout], self._config.block_size
+        start = 0
+        for row, table in zip(rows, tables, strict=True):
+            slots = slots_of(table, range(row.seq_len), size)
+            if keys == "pool":
+                yield slots
+                continue
+            yield tuple(-1 if slot < 0 else start + i for i, slot in enumerate(slots))
+            start += row.seq_len if keys == "concatenated" else 0
+
+
+def tokens_of(rows: Sequence[DeviceRow]) -> np.ndarray:
+    """[T] the rows' tokens, drafts included; 0 in pads, and for one that a step in flight will
+    choose."""
     tokens: list[int] = []
     for row in rows:
+        if isinstance(row, Pad):
+            tokens += [0] * row.query_len
+            continue
         known = row.request.tokens[row.computed : row.seq_len - len(row.drafts)]
         unknown = row.query_len - len(known) - len(row.drafts)
         tokens += [*known, *[0] * unknown, *row.drafts]
     return np.array(tokens, dtype=np.int64)
 
 
-def _samples(row: Row, number: int) -> tuple[Sample, ...]:
+def _num_drafts(row: DeviceRow) -> int:
+    return len(row.drafts) if isinstance(row, Row) else 0
+
+
+def _samples(row: DeviceRow, number: int) -> tuple[Sample, ...]:
     """What the row chooses: a token, one more behind each draft, or the first one of each fork."""
-    if not row.samples:
+    if isinstance(row, Pad) or not row.samples:
         return ()
     first = row.seq_len - len(row.drafts)
     own = row.request
@@ -122,7 +201,7 @@ def _samples(row: Row, number: int) -> tuple[Sample, ...]:
 
 
 def _logit_tokens(
-    rows: Sequence[Row], samples: Sequence[Sequence[Sample]], query_lens: np.ndarray
+    rows: Sequence[DeviceRow], samples: Sequence[Sequence[Sample]], query_lens: np.ndarray
 ) -> np.ndarray:
     """[S] the token behind which each sample is chosen."""
     ends = np.cumsum(query_lens).tolist()

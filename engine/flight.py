@@ -6,7 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .inputs import StepInputs
+from .inputs import BufferUse, StepInputs
+from .layout import DeviceRow
 from .request import Request
 from .rows import Row
 from .runner import Runner, StepOutput
@@ -17,7 +18,11 @@ class Flight:
     """The rows of a step, what the device is given, and what comes of it."""
 
     rows: tuple[Row, ...]
+    device_rows: tuple[DeviceRow, ...]
+    """The same as the device has them, pads included."""
     inputs: StepInputs
+    replayed: BufferUse | None = None
+    """What the device replays, where the step stands in a persistent buffer."""
     result: Future[StepOutput] | None = None
     """None until the device has started."""
     retiring: list[Request] = field(default_factory=list)
@@ -26,6 +31,17 @@ class Flight:
     @property
     def step(self) -> int:
         return self.inputs.step
+
+    @property
+    def echo(self) -> list[str | int] | None:
+        """What the device says it has read."""
+        return [self.replayed.buffer, self.replayed.stamp] if self.replayed else None
+
+    def row_at(self, number: int) -> Row:
+        """The row that the device has as its `number`-th."""
+        row = self.device_rows[number]
+        assert isinstance(row, Row), "a pad chooses no token"
+        return row
 
     def has_row_of(self, request: Request) -> bool:
         return any(row.request is request for row in self.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -105,9 +105,9 @@ class StepInputs:
                 return number
         raise LookupError(f"layer {layer} is in no KV group")
 
-    def with_tokens(self, tokens: IntArray) -> StepInputs:
-        """The same step, its tokens [T] known at last."""
-        return replace(self, tokens=tokens)
+    def fill_in(self, tokens: IntArray) -> None:
+        """The step's tokens are known at last."""
+        self.tokens[:] = tokens
 
     def built(self, *, tokens_known: bool = True) -> Iterator[InputsBuilt]:
         """What the device is given, one event a KV group."""

@@ -1,0 +1,116 @@
+"""Buffers that decode steps are built in, over and over: what a captured graph reads.
+
+A CUDA graph replays with the addresses that it was captured with, so engines rebuild their inputs
+in place, padded to a captured size. The machinery is the same without a graph, and so are its
+faults: an array that wasn't rebuilt, a stride that isn't the captured one, a buffer that is
+rebuilt while the device still reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..recorder.events import GraphReplayed
+from .decisions import Replay, Staging
+from .inputs import BufferUse, GroupInputs, IntArray, StepInputs
+from .journal import Journal
+from .layout import DeviceRow, padded_to
+from .rows import Row
+
+
+def captured_size(count: int) -> int:
+    """The sizes that are captured: powers of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def is_capturable(rows: Sequence[Row]) -> bool:
+    """Whether a captured step can do it: one-token decode rows and nothing else."""
+    return all(row.phase == "decode" and row.query_len == 1 for row in rows)
+
+
+def padded_to_capture(rows: Sequence[Row]) -> tuple[DeviceRow, ...]:
+    return padded_to(rows, captured_size(len(rows)))
+
+
+class DecodeBuffer:
+    """The arrays of one captured size: `rows` one-token rows, block tables `stride` wide."""
+
+    def __init__(self, name: str, rows: int, stride: int, groups: int) -> None:
+        self.name = name
+        self.stamp = 0
+        """How often it has been rebuilt."""
+        self._rows, self._stride = rows, stride
+        self._row_arrays = {
+            key: np.zeros(rows, dtype=np.int64)
+            for key in ("query_lens", "seq_lens", "tokens", "positions")
+        }
+        self._slots = [np.full(rows, -1, dtype=np.int64) for _ in range(groups)]
+        self._tables = [np.full(rows * stride, -1, dtype=np.int64) for _ in range(groups)]
+
+    def rebuild(self, inputs: StepInputs) -> StepInputs:
+        """The same step, its arrays standing in this buffer's memory."""
+        self.stamp += 1
+        for key, array in self._row_arrays.items():
+            array[:] = getattr(inputs, key)
+        for number, group in enumerate(inputs.groups):
+            self._slots[number][:] = group.slot_mapping
+            tables = self._table_rows(number)
+            tables.fill(-1)
+            tables[:, : group.block_tables.shape[1]] = group.block_tables
+        return replace(
+            inputs,
+            **self._row_arrays,
+            groups=tuple(self._group(n, group) for n, group in enumerate(inputs.groups)),
+            buffer=BufferUse(self.name, self.stamp, self._stride),
+        )
+
+    def _group(self, number: int, group: GroupInputs) -> GroupInputs:
+        return replace(
+            group, slot_mapping=self._slots[number], block_tables=self._table_rows(number)
+        )
+
+    def _table_rows(self, number: int) -> IntArray:
+        """[rows, stride], a view."""
+        return self._tables[number].reshape(self._rows, self._stride)
+
+
+class DecodeBuffers:
+    """All captured sizes, each as often as steps may be in flight."""
+
+    def __init__(self, journal: Journal, sets: int) -> None:
+        self._journal = journal
+        self._sets = sets
+        self._buffers: dict[str, DecodeBuffer] = {}
+
+    def stage(self, inputs: StepInputs, row: Row, in_use: Sequence[str]) -> StepInputs:
+        """Rebuild the step in a buffer that no step in flight reads. `row` is its first one,
+        after which the decision is named."""
+        rows = len(inputs.requests)
+        widest = max(group.block_tables.shape[1] for group in inputs.groups)
+        size = f"decode-{rows}x{captured_size(max(widest, 1))}"
+        names = tuple(f"{size}/{number}" for number in range(self._sets))
+        id = self._journal.id("staging", row.request, row.seq_len)
+        name: str = self._journal.decide(Staging(id, names, tuple(in_use)))
+        if name not in self._buffers:
+            stride = captured_size(max(widest, 1))
+            self._buffers[name] = DecodeBuffer(name, rows, stride, len(inputs.groups))
+        return self._buffers[name].rebuild(inputs)
+
+    def replay(self, inputs: StepInputs, row: Row) -> BufferUse:
+        """What the device replays, which is what was just built there."""
+        assert inputs.buffer is not None, "only staged steps are replayed"
+        id = self._journal.id("replay", row.request, row.seq_len)
+        replayed: BufferUse = self._journal.decide(Replay(id, inputs.buffer))
+        self._journal.emit(
+            GraphReplayed(
+                buffer=replayed.buffer,
+                stamp=replayed.stamp,
+                stride=replayed.stride,
+                rows=list(inputs.requests),
+                decision=str(id),
+            )
+        )
+        return replayed
