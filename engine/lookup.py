@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from .block_pool import BlockPool
+from .content import Content
 from .decisions import Hit, Share
+from .granularity import Unit
 from .journal import Journal
-from .prefix_cache import Content
+from .miss import why_missed
 from .request import Request
 from .runner import KVGroup
 
@@ -28,13 +31,17 @@ class Lookup:
 
     `found` are the hits of the first KV group in order, also those behind its window; `mapped`,
     per group, what the request takes over. `missed` is the question that found nothing, if the
-    lookup ended with one.
+    lookup ended with one. `keys` are all that were asked for; the first group has the leading
+    `in_index` of them, and `whole` of those end with a whole unit.
     """
 
     blocks: int
     found: tuple[Mapped, ...]
     mapped: tuple[tuple[Mapped, ...], ...]
     missed: Share | None
+    keys: tuple[str, ...] = ()
+    in_index: int = 0
+    whole: int = 0
 
     @classmethod
     def nothing(cls, groups: int) -> Lookup:
@@ -42,7 +49,7 @@ class Lookup:
 
     @property
     def asked(self) -> bool:
-        return bool(self.found) or self.missed is not None
+        return bool(self.keys)
 
 
 class PrefixLookup:
@@ -59,36 +66,79 @@ class PrefixLookup:
         groups: Sequence[KVGroup],
         journal: Journal,
         content: Callable[[Request, int], Content],
+        unit: Unit,
     ) -> None:
         self._block_size = block_size
         self._pools = pools
         self._groups = groups
         self._journal = journal
         self._content = content
+        self._unit = unit
 
     def of(self, request: Request) -> Lookup:
-        """The last token is always computed: its logits are needed."""
-        usable = (len(request.tokens) - 1) // self._block_size
         leading = _Group(self, request, 0)
-        length = 0
-        while length < usable and leading.has(length):
-            length += 1
-        missed = leading.questions[length] if length < usable else None
+        usable, in_index = self._usable(request), 0
+        while in_index < usable and leading.has(in_index):
+            in_index += 1
         others = [_Group(self, request, number) for number in range(1, len(self._groups))]
-        while length and not all(
-            g.has_all(self.first_needed(g.number, length), length) for g in others
-        ):
-            length -= 1
-            missed = None
+        whole = length = self._whole(request, in_index)
+        while length and not all(self._has_needed(group, length) for group in others):
+            length = self._whole(request, length - 1)
+        missed = leading.questions[in_index] if in_index < usable else None
         return Lookup(
-            length,
-            leading.mapped(0, length),
-            tuple(
+            blocks=length,
+            found=leading.mapped(0, length),
+            mapped=tuple(
                 group.mapped(self.first_needed(group.number, length), length)
                 for group in (leading, *others)
             ),
-            missed,
+            missed=missed if length == in_index else None,
+            keys=leading.keys(),
+            in_index=in_index,
+            whole=whole,
         )
+
+    def why_missed(self, request: Request, lookup: Lookup) -> str | None:
+        """What `PrefixLookedUp.missed_because` says."""
+        if lookup.blocks < lookup.whole:
+            return self._why_groups_missed(request, lookup)
+        has_more = lookup.in_index < self._usable(request)
+        missed = self._content(request, lookup.in_index) if has_more else None
+        return self._why(request, lookup.in_index, lookup.whole, missed, 0)
+
+    def _why_groups_missed(self, request: Request, lookup: Lookup) -> str | None:
+        """The first block inside the window of another group that this lacks."""
+        for number, pool in enumerate(self._pools):
+            for index in range(self.first_needed(number, lookup.whole), lookup.whole):
+                content = self._content(request, index)
+                if pool.cache.holding(content) is None:
+                    return self._why(request, index, index, content, number)
+        return None
+
+    def _why(
+        self, request: Request, found: int, shared: int, missed: Content | None, group: int
+    ) -> str | None:
+        return why_missed(
+            found=found,
+            shared=shared,
+            missed=missed,
+            num_tokens=len(request.tokens),
+            block_size=self._block_size,
+            granularity=self._unit.granularity,
+            index=self._pools[group].cache,
+        )
+
+    def _usable(self, request: Request) -> int:
+        """The last token is always computed: its logits are needed."""
+        return (len(request.tokens) - 1) // self._block_size
+
+    def _whole(self, request: Request, found: int) -> int:
+        content = partial(self._content, request)
+        ends = self._pools[0].cache
+        return self._unit.whole(found, request.tokens, self._block_size, content, ends)
+
+    def _has_needed(self, group: _Group, length: int) -> bool:
+        return group.has_all(self.first_needed(group.number, length), length)
 
     def first_needed(self, group: int, blocks: int) -> int:
         """Index of the first block that the query behind `blocks` whole blocks sees."""
@@ -125,3 +175,8 @@ class _Group:
     def mapped(self, start: int, stop: int) -> tuple[Mapped, ...]:
         found = ((i, self._hits.get(i)) for i in range(start, stop))
         return tuple(Mapped(i, hit, self.questions[i]) for i, hit in found if hit is not None)
+
+    def keys(self) -> tuple[str, ...]:
+        """Of all that was asked for, in order."""
+        hits = ((question, self._hits[index]) for index, question in self.questions.items())
+        return tuple(hit.key if hit else question.content.key for question, hit in hits)

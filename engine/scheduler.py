@@ -8,9 +8,8 @@ vLLM).
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Literal
 
 from ..recorder.events import (
     PrefixLookedUp,
@@ -21,17 +20,16 @@ from ..recorder.events import (
 )
 from .block_pool import BlockPool
 from .config import EngineConfig
+from .contents import Contents
 from .decisions import Admit, Fork
+from .granularity import Unit
 from .inputs import BlockMove
 from .journal import Journal
 from .lookup import Lookup, PrefixLookup
-from .prefix_cache import Content
-from .request import Request, Status
+from .publishing import Publisher
+from .request import FinishReason, Request, Status
 from .rows import Row
 from .runner import KVGroup
-
-FinishReason = Literal["eos", "length", "aborted", "error"]
-
 
 class Scheduler:
     """Waiting and running requests. Admission, preemption and finishing happen here only."""
@@ -42,6 +40,7 @@ class Scheduler:
         pools: Sequence[BlockPool],
         groups: Sequence[KVGroup],
         journal: Journal,
+        paragraph_tokens: Set[int] = frozenset(),
     ) -> None:
         self.config = config
         self.pools = pools
@@ -49,7 +48,16 @@ class Scheduler:
         self.running: list[Request] = []
         self._groups = groups
         self._journal = journal
-        self._lookup = PrefixLookup(config.block_size, pools, groups, journal, self.content)
+        self._contents = Contents(config.block_size, config.sharing)
+        self._publisher = Publisher(config, pools, self._contents)
+        self._lookup = PrefixLookup(
+            config.block_size,
+            pools,
+            groups,
+            journal,
+            self._contents.of,
+            Unit(config.granularity, paragraph_tokens),
+        )
 
     @property
     def has_work(self) -> bool:
@@ -94,12 +102,7 @@ class Scheduler:
 
     def publish(self, row: Row, computed: int) -> None:
         """After the pass: the blocks that the row filled, up to its `computed` tokens."""
-        if self.config.shares:
-            size = self.config.block_size
-            for index in range(row.computed // size, computed // size):
-                content = self.content(row.request, index)
-                for pool in self.pools:
-                    pool.publish(row.request, index, content, written=size)
+        self._publisher.computed(row, computed)
 
     def finish(
         self,
@@ -113,26 +116,17 @@ class Scheduler:
 
         Samples that waited for its prompt go on by themselves.
         """
+        if reason in ("eos", "length"):
+            self._publisher.ended(request)
         self._finish(request, reason, message)
-        for child in request.children:
+        for child in _take_children(request):
             self.add(child)
-        request.children.clear()
         if release:
             self.release(request)
 
     def release(self, request: Request) -> None:
         for pool in self.pools:
             pool.release_all(request, lives_on=False)
-
-    def content(self, request: Request, index: int) -> Content:
-        """What the request's own tokens say that its `index`-th block holds."""
-        size = self.config.block_size
-        while len(request.contents) <= index:
-            i = len(request.contents)
-            parent = request.contents[-1] if request.contents else None
-            tokens = tuple(request.tokens[i * size : (i + 1) * size])
-            request.contents.append(Content(parent, tokens, request.prompt.tenant))
-        return request.contents[index]
 
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.config.block_size)
@@ -226,6 +220,7 @@ class Scheduler:
             for index in self._unmapped(request, count, group):
                 if request.tables[group][index] is None:
                     pool.allocate(request, index)
+                    self._publisher.mapped(request, index, pool)
                     continue
                 pool.copy_on_write(request, index, max(request.computed - index * size, 0))
 
@@ -288,7 +283,7 @@ class Scheduler:
     def _common_blocks(self, request: Request, row: Row, usable: int) -> int:
         limit = min(usable, row.seq_len // self.config.block_size)
         for index in range(limit):
-            if self.content(request, index) != self.content(row.request, index):
+            if self._contents.of(request, index) != self._contents.of(row.request, index):
                 return index
         return limit
 
@@ -347,14 +342,13 @@ class Scheduler:
     def _take_hits(self, request: Request, lookup: Lookup) -> None:
         if not lookup.asked:
             return
-        keys = [mapped.hit.key for mapped in lookup.found]
-        keys += [lookup.missed.content.key] if lookup.missed else []
         self._journal.emit(
             PrefixLookedUp(
                 request=request.name,
-                keys=tuple(keys),
+                keys=lookup.keys,
                 blocks=tuple(mapped.hit.block for mapped in lookup.found),
                 hit_tokens=lookup.blocks * self.config.block_size,
+                missed_because=self._lookup.why_missed(request, lookup),
             )
         )
         for pool, mapped_blocks in zip(self.pools, lookup.mapped, strict=True):
@@ -373,13 +367,12 @@ class Scheduler:
         if not parent.children or not row.samples:
             return row
         forks: list[Request] = []
-        for child in parent.children:
+        for child in _take_children(parent):
             if self._has_seat(child):
                 self._fork_off(child, parent)
                 forks.append(child)
             else:
                 self.add(child)
-        parent.children.clear()
         return replace(row, forks=tuple(forks))
 
     def _has_seat(self, child: Request) -> bool:
@@ -428,7 +421,15 @@ class Scheduler:
         elif request in self.waiting:
             self.waiting.remove(request)
         request.status = Status.FINISHED
+        request.finish_reason = reason
         self._journal.emit(RequestFinished(request=request.name, reason=reason, message=message))
+
+
+def _take_children(parent: Request) -> list[Request]:
+    """The samples that have waited for its prompt, but for those that were aborted meanwhile."""
+    children = [child for child in parent.children if child.status is not Status.FINISHED]
+    parent.children.clear()
+    return children
 
 
 def _turn(request: Request) -> tuple[int, int]:
