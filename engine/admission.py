@@ -15,6 +15,13 @@ class PromptRefused(BadInput):
     """A request that could never be served."""
 
 
+class UnknownRequest(BadInput):
+    """Nobody ever handed in a request of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no request {name!r}; name one that was handed in")
+
+
 def refuse_impossible(
     prompts: Sequence[Prompt],
     config: EngineConfig,

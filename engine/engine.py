@@ -25,7 +25,7 @@ from ..recorder.events import (
     TokensSampled,
 )
 from ..recorder.sink import Sink
-from .admission import refuse_impossible
+from .admission import UnknownRequest, refuse_impossible, sample_names
 from .arrivals import Arrivals
 from .block_pool import BlockPool, PoolRules
 from .buffers import DecodeBuffers, is_capturable
@@ -92,6 +92,8 @@ class Engine:
         self._arrivals = Arrivals(clock)
         self._aborts: list[tuple[int, str]] = []
         self._clock = clock
+        self._idle = 0
+        """Steps in a row in which nothing could run."""
         self._pieces = pieces
         self._defined: set[int] = set()
         self.journal.emit(header or run_header(config, runner))
@@ -112,21 +114,33 @@ class Engine:
         self._aborts.extend((p.abort_step, p.request) for p in prompts if p.abort_step is not None)
 
     def abort(self, name: str, step: int | None = None) -> None:
-        """Ask for the end of a request, in the next step or in a later one. One that has ended
-        by then, or was never taken in, is left alone."""
-        self._aborts.append((self.step_number + 1 if step is None else step, name))
+        """Ask for the end of a request, in the next step or in a later one; nothing happens to
+        one that has ended. Raises `UnknownRequest`."""
+        request = self.requests.get(name)
+        if request is None and name not in self.names:
+            raise UnknownRequest(name)
+        if request is None or request.status is not Status.FINISHED:
+            self._aborts.append((self.step_number + 1 if step is None else step, name))
 
     def run(self, max_steps: int | None = None, on_step: Callable[[], None] = lambda: None) -> None:
         """Step until nothing is left, then end the run. Raises `DidNotFinish`."""
-        idle = 0
         while self.has_work:
             if max_steps is not None and self.step_number >= max_steps:
                 self._give_up("work was left")
-            self._skip_idle_steps()
-            idle = 0 if self.step() or self._arrivals else idle + 1
-            if idle > 1:  # one idle step may follow a preemption
-                self._give_up("nothing could run any more")
+            self.advance()
             on_step()
+        self.end()
+
+    def advance(self) -> None:
+        """The next step that does anything. Raises `DidNotFinish` when none can any more."""
+        self._skip_idle_steps()
+        moved = self.step() or bool(self._arrivals) or not self.has_work
+        self._idle = 0 if moved else self._idle + 1
+        if self._idle > 1:  # one idle step may follow a preemption
+            self._give_up("nothing could run any more")
+
+    def end(self) -> None:
+        """Nothing comes any more."""
         self.journal.emit(RunEnded(reason="completed"))
 
     def _skip_idle_steps(self) -> None:
@@ -138,6 +152,12 @@ class Engine:
     def _give_up(self, why: str) -> NoReturn:
         self.journal.emit(RunEnded(reason="did-not-finish"))
         raise DidNotFinish(self.step_number, why)
+
+    @property
+    def names(self) -> set[str]:
+        """Of all requests that were handed in, their further samples included."""
+        arrivals = (n for p in self._arrivals for n in (p.request, *sample_names(p)))
+        return {*self.requests, *arrivals}
 
     @property
     def num_finished(self) -> int:
@@ -225,7 +245,7 @@ class Engine:
         """The step raised: its requests end, with the reason; the others go on."""
         if not isinstance(error, Exception):
             raise error
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"step {flight.step} raised {type(error).__name__}: {error}"
         for row in flight.rows:
             for request in (row.request, *row.forks):
                 if request.status is not Status.FINISHED:
@@ -317,10 +337,15 @@ class Engine:
     def _take_inputs(self) -> None:
         for prompt in self._arrivals.take_due(self.step_number):
             self._take_in(prompt)
-        for step, name in tuple(self._aborts):
-            if step <= self.step_number and name in self.requests:
-                self._aborts.remove((step, name))
-                self._abort(name)
+        self._take_aborts()
+
+    def _take_aborts(self) -> None:
+        """One for each request, in the order of their arrival, so that it doesn't matter in which
+        they were asked for."""
+        due = {n for step, n in self._aborts if step <= self.step_number and n in self.requests}
+        self._aborts = [(step, n) for step, n in self._aborts if n not in due]
+        for name in sorted(due, key=lambda name: self.requests[name].arrival):
+            self._abort(name)
 
     def _take_in(self, prompt: Prompt) -> None:
         """The request, and one more for each further sample of its prompt."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from .block_table import BlockTable
 from .ngram import Drafter
@@ -64,6 +64,9 @@ def further_samples(prompt: Prompt) -> tuple[Prompt, ...]:
     )
 
 
+FinishReason = Literal["eos", "length", "aborted", "error"]
+
+
 class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -91,6 +94,7 @@ class Request:
     """Its length when it was admitted: what comes after is decoded."""
     pending: int = 0
     """Tokens that steps in flight will choose."""
+    finish_reason: FinishReason | None = None
     error: str | None = None
     """Why the step failed that ended it."""
     status: Status = Status.WAITING
