@@ -159,6 +159,66 @@ def test_info_tells_what_a_trace_holds(traces: Path, capsys: pytest.CaptureFixtu
     assert facts["kinds"]["RequestPreempted"] >= 1
 
 
+def test_info_gives_the_memory_account_as_plain_numbers(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--requests", "3", "--length", "40", "--context", "500")
+    _, facts = as_json(capsys, "info", str(traces / "clean-fast.kvtrace"), *options)
+    memory = facts["memory"]
+    pool = memory["pool"]
+    assert (memory["bytes_per_token"], memory["bytes_per_block"]) == (8, 8 * 16)
+    assert pool["bytes"] == pool["tokens"] * 8 == pool["blocks"] * 128
+    assert memory["need"]["bytes"] == 3 * 40 * 8
+    assert (memory["need"]["blocks_per_request"], memory["need"]["blocks"]) == (3, 9)
+    assert 0 < memory["held"]["mean_share"] < memory["held"]["peak_share"] <= 1
+    assert memory["saved"]["peak_blocks"] > 0
+    assert 0 < memory["fragmentation"]["mean_share"] < 0.5
+    contiguous = memory["contiguous"]
+    assert contiguous["longest"]["mean_times_held"] > 1
+    assert contiguous["context"]["peak_tokens"] % 500 == 0
+    assert memory["missing"] == []
+
+
+def test_info_tells_the_memory_account_in_words(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    trace = str(traces / "clean-fast.kvtrace")
+    assert run(["info", trace, "--requests", "1000", "--length", "2048"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "8 B: 1 layer x 1 KV head x (1 + 1) numbers, float32" in told
+    assert "16.0 KiB at 2,048 tokens, in 128 blocks" in told
+    assert "1,000 such requests need 15.6 MiB" in told
+    for words in ("held by requests", "saved by sharing", "internal fragmentation", "contiguous"):
+        assert words in told
+
+
+def test_info_says_what_it_cannot_count_of_another_engines_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = {
+        "kind": "RunStarted", "step": 0, "engine": "other", "engine_version": "9", "model": "m",
+        "dtype": "bf16?", "device": "cuda", "num_blocks": 4, "block_size": 16,
+        "groups": [{"layers": [0], "kv_heads": 0, "head_dim": 64}], "sentinel_blocks": [],
+        "wall_clock": "2026-01-01T00:00:00", "config": {}, "versions": {},
+    }  # fmt: skip
+    (tmp_path / "a.jsonl").write_text(json.dumps(header) + "\n")
+    assert run(["import", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.kvtrace")]) == 0
+    capsys.readouterr()
+    assert run(["info", str(tmp_path / "a.kvtrace")]) == 0
+    told = capsys.readouterr().out
+    for words in ("no usable kv_heads", "'bf16?'", "no step was recorded"):
+        assert words in told
+
+
+@pytest.mark.parametrize("option", ["--requests", "--length", "--context"])
+def test_info_refuses_less_than_one(
+    option: str, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["info", str(traces / "clean-fast.kvtrace"), option, "0"]) == 2
+    assert f"{option} must be at least 1" in capsys.readouterr().err
+
+
 def test_faults_lists_what_can_be_planted(capsys: pytest.CaptureFixture[str]) -> None:
     run(["faults", "--format", "json"])
     listed = json.loads(capsys.readouterr().out)
