@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..engine.config import EngineConfig
 from ..engine.request import Prompt
@@ -19,18 +19,36 @@ from ..recorder.events import (
 
 OUR_ENGINE = "kvrewind"
 
+IN_SAMPLING = ("ignore_eos", "temperature", "n", "top_k", "top_p", "pin", "retention")
+"""Fields of a prompt that `RequestAdded.sampling` carries, where they aren't the default."""
+
 
 class NotReexecutable(BadInput):
     """The trace lacks what a re-execution needs, or another engine wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
+class Abort:
+    """Somebody asked for the end of a request, in this step."""
+
+    step: int
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
-    """The inputs of a recorded run, each with its step, and the tokens that it sampled."""
+    """The inputs of a recorded run, each with its step, and the tokens that it sampled.
+
+    `prompts` are what callers handed in: the further samples of a prompt (its children) are made
+    from it again, and stand in `children` by the name of their parent.
+    """
 
     header: RunStarted
     config: EngineConfig
     prompts: tuple[Prompt, ...]
+    children: dict[str, tuple[Prompt, ...]]
+    aborts: tuple[Abort, ...]
+    """In the order in which they were asked for."""
     sampled: dict[str, tuple[int, ...]]
     steps: int
     has_pieces: bool
@@ -41,7 +59,7 @@ class Recording:
         """Raises `NotReexecutable` when there is no header, or another engine's."""
         header: RunStarted | None = None
         added: dict[str, tuple[int, RequestAdded]] = {}
-        aborts: dict[str, int] = {}
+        aborts: list[Abort] = []
         sampled: dict[str, list[int]] = {}
         steps = 0
         has_pieces = False
@@ -55,7 +73,7 @@ class Recording:
                 case RequestAdded() as event:
                     added[event.request] = (envelope.step, event)
                 case AbortRequested() as event:
-                    aborts[event.request] = envelope.step
+                    aborts.append(Abort(envelope.step, event.request))
                 case TokensSampled() as event:
                     for request, token in zip(event.requests, event.tokens, strict=True):
                         sampled.setdefault(request, []).append(token)
@@ -66,19 +84,46 @@ class Recording:
                 f"the trace was written by {header.engine}, which kvrewind can't re-execute; "
                 "`kvrewind check` judges it as it stands."
             )
+        children: dict[str, list[Prompt]] = {}
+        for step, event in added.values():
+            if event.parent is not None:
+                children.setdefault(event.parent, []).append(_prompt(event, step))
         return cls(
             header=header,
             config=EngineConfig.from_recorded(header.config),
             prompts=tuple(
-                _prompt(event, step, aborts.get(name)) for name, (step, event) in added.items()
+                _prompt(event, step) for step, event in added.values() if event.parent is None
             ),
+            children={parent: tuple(prompts) for parent, prompts in children.items()},
+            aborts=tuple(aborts),
             sampled={name: tuple(tokens) for name, tokens in sampled.items()},
             steps=steps,
             has_pieces=has_pieces,
         )
 
+    def alone(self, request: str) -> Recording:
+        """The same, with one request in it: one sample, even where there were several.
 
-def _prompt(event: RequestAdded, step: int, abort_step: int | None) -> Prompt:
+        Raises `BadInput` when the trace has no request of that name.
+        """
+        all_of = [*self.prompts, *(p for prompts in self.children.values() for p in prompts)]
+        chosen = next((prompt for prompt in all_of if prompt.request == request), None)
+        if chosen is None:
+            known = ", ".join(prompt.request for prompt in all_of)
+            raise BadInput(f"the trace has no request {request!r}; it has {known}.")
+        return replace(
+            self,
+            prompts=(replace(chosen, n=1),),
+            children={},
+            aborts=tuple(abort for abort in self.aborts if abort.request == request),
+        )
+
+
+def _prompt(event: RequestAdded, step: int) -> Prompt:
+    """`RequestAdded.sampling` has what the event has no field for, as `Prompt.sampling` wrote it.
+    A prompt that arrived in seconds arrives in the step in which it was taken in."""
+    sampling = event.sampling or {}
+    told = {name: sampling[name] for name in IN_SAMPLING if name in sampling}
     return Prompt(
         request=event.request,
         prompt_tokens=event.prompt_tokens,
@@ -87,7 +132,9 @@ def _prompt(event: RequestAdded, step: int, abort_step: int | None) -> Prompt:
         session=event.session,
         external_id=event.external_id,
         passphrase=event.passphrase,
+        adapter=event.adapter,
+        extra_keys=tuple((position, key) for position, key in event.extra_keys or ()),
+        priority=event.priority or 0,
         arrival_step=step,
-        abort_step=abort_step,
-        ignore_eos=bool((event.sampling or {}).get("ignore_eos")),
+        **told,
     )

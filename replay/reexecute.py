@@ -13,8 +13,8 @@ from ..engine.inputs import StepInputs
 from ..engine.llm import Model, make_engine, open_model
 from ..engine.request import Request
 from ..engine.runner import ModelCard, Runner, StepOutput
+from ..engine.sampling import Sample
 from ..recorder.codec import encode
-from ..recorder.errors import BadInput
 from ..recorder.events import Envelope, RunStarted
 from ..recorder.memory import MemorySink
 from .recording import NotReexecutable, Recording
@@ -62,13 +62,15 @@ class Forced:
     def execute(self, inputs: StepInputs) -> StepOutput:
         output = self._inner.execute(inputs)
         forced = tuple(
-            self._recorded(name, token)
-            for name, token in zip(inputs.requests, output.tokens, strict=True)
+            self._recorded(sample, token)
+            for sample, token in zip(inputs.samples, output.tokens, strict=True)
         )
         return replace(output, tokens=forced)
 
-    def _recorded(self, name: str, token: int) -> int:
-        recorded, said = self._sampled.get(name, ()), self._requests[name].num_sampled
+    def _recorded(self, sample: Sample, token: int) -> int:
+        """The token that took this index of its request; the model's own behind the last one."""
+        recorded = self._sampled.get(sample.request, ())
+        said = sample.index - len(self._requests[sample.request].prompt.prompt_tokens)
         return recorded[said] if said < len(recorded) else token
 
 
@@ -94,6 +96,7 @@ class Reexecutor:
 
         `switches` replaces fields of the recorded configuration; `only` runs one request alone.
         """
+        recording = self.recording if only is None else self.recording.alone(only)
         config = replace(self.recording.config, **(switches or {}))
         sink = MemorySink()
         runner = self._model.runner(config)
@@ -101,13 +104,15 @@ class Reexecutor:
         engine = make_engine(
             self._model,
             config,
-            self._prompts(only),
+            recording.prompts,
             sink,
             runner=Forced(runner, self.recording.sampled) if force_tokens else runner,
             policy=policy,
             header=self._header(config, runner),
             define_pieces=self.recording.has_pieces,
         )
+        for abort in recording.aborts:
+            engine.abort(abort.request, abort.step)
         try:
             engine.run(max_steps=self._step_limit())
         except DidNotFinish:
@@ -127,15 +132,6 @@ class Reexecutor:
     def _step_limit(self) -> int:
         sampled = sum(len(tokens) for tokens in self.recording.sampled.values())
         return PATIENCE * max(self.recording.steps, sampled, 1)
-
-    def _prompts(self, only: str | None):
-        if only is None:
-            return self.recording.prompts
-        chosen = [p for p in self.recording.prompts if p.request == only]
-        if not chosen:
-            known = ", ".join(p.request for p in self.recording.prompts)
-            raise BadInput(f"the trace has no request {only!r}; it has {known}.")
-        return chosen
 
     def _header(self, config: EngineConfig, runner: Runner) -> RunStarted:
         """The recorded header under the recorded switches: time and place of the run stay."""

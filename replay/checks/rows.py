@@ -94,7 +94,8 @@ class Row:
         if self.request is None:
             return None
         length = self.seq_len if self.true_len is None else self.true_len
-        return str(DecisionId(kind, self.request, length, self.ordinal, self.group))
+        group = 0 if kind == "positions" else self.group  # one row has the same in every group
+        return str(DecisionId(kind, self.request, length, self.ordinal, group))
 
     def culprit(self, kind: str = "table") -> Culprit:
         """The build, blamed for its decision of that kind about this row."""

@@ -103,10 +103,10 @@ class StaleIndex(Rule):
     def _is_loaded(self, case: Case, event: BlockShared) -> bool:
         """A block that a load fills under that key needs no entry yet."""
         return any(
-            (transfer.event.group or 0) == (event.group or 0)
-            and (event.block, event.key)
-            in zip(transfer.event.blocks, transfer.event.keys, strict=False)
+            (number, key) == (event.block, event.key)
             for transfer in case.state.transfers.values()
+            if (transfer.event.group or 0) == (event.group or 0)
+            for number, key in zip(transfer.event.blocks, transfer.event.keys, strict=False)
         )
 
     def _report_kept(
