@@ -83,7 +83,8 @@ class Engine:
             BlockPool(config.num_blocks, self.journal, number, PoolRules.of(config))
             for number in range(len(groups))
         )
-        self.scheduler = Scheduler(config, self.pools, groups, self.journal)
+        paragraph_tokens = runner.card.paragraph_tokens
+        self.scheduler = Scheduler(config, self.pools, groups, self.journal, paragraph_tokens)
         self.requests: dict[str, Request] = {}
         self._builder = InputBuilder(config, self.journal, groups)
         self._device = device_for(runner, config.steps_in_flight)

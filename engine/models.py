@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..recorder.errors import BadInput
 from .canary.bundle import CANARY_DIR
 from .config import EngineConfig
+from .granularity import paragraph_ends
 
 if TYPE_CHECKING:
     from .adopted_model import AdoptedModel
@@ -91,13 +92,16 @@ class LoadedModel:
         device_of(config.device)  # refuse before anything slow
         model = _load_weights(self.directory, config.dtype)
         _refuse_unknown_tokens(self.name, self._tokenizer, model)
-        return AdoptedModel(
+        adopted = AdoptedModel(
             model,
             name=self.name,
             device=config.device,
             dtype=config.dtype,
             tokenizer_digest=_tokenizer_digest(self._tokenizer),
         )
+        ends = _paragraph_tokens(self._tokenizer)  # the weights alone don't know them
+        adopted.card = replace(adopted.card, paragraph_tokens=ends)
+        return adopted
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,19 @@ def _tokenizer_digest(tokenizer: Any) -> str:
     )
     template = getattr(tokenizer, "chat_template", None) or ""
     return hashlib.blake2b(f"{plain}\n{template}".encode(), digest_size=16).hexdigest()
+
+
+_MAY_END_A_PARAGRAPH = ("Ċ", "\n", "<0x0A>", ".")
+"""A line feed as vocabularies spell it (byte-level BPE, plain, SentencePiece), and a full stop."""
+
+
+def _paragraph_tokens(tokenizer: Any) -> frozenset[int]:
+    likely = (
+        token
+        for spelled, token in tokenizer.get_vocab().items()
+        if any(mark in spelled for mark in _MAY_END_A_PARAGRAPH)
+    )
+    return paragraph_ends((token, tokenizer.decode([token])) for token in likely)
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .inputs import StepInputs
+from .inputs import BlockMove, StepInputs
 from .request import Request
 
 
@@ -39,6 +40,8 @@ class ModelCard:
     vocab_size: int
     max_positions: int | None
     versions: dict[str, str]
+    paragraph_tokens: frozenset[int] = frozenset()
+    """Tokens that end a paragraph: where a prefix may end with `granularity` paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +69,20 @@ class Runner(Protocol):
     def execute(self, inputs: StepInputs) -> StepOutput:
         """Scrubs, copies, writes the step's KV into `slot_mapping`, attends, and chooses the
         step's samples."""
+        ...
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        """Scrubs and copies, in their order, at once and not with the next step."""
+        ...
+
+    def digest(self, block: int, group: int) -> str:
+        """Of all that the block holds."""
+        ...
+
+    def store(self, blocks: Sequence[int], host_blocks: Sequence[int], group: int) -> None:
+        """Copy blocks to host memory, where each host block keeps what it is given."""
+        ...
+
+    def load(self, host_blocks: Sequence[int], blocks: Sequence[int], group: int) -> None:
+        """Copy what host blocks keep into blocks of the pool."""
         ...

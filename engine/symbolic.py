@@ -8,22 +8,20 @@ that sees somebody else's says the other one's passphrase. Same arrays, same eve
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
-from .canary.prompts import Question, answer
 from .canary.wordpiece import WordPiece
 from .config import EngineConfig
+from .granularity import paragraph_ends
 from .inputs import BlockCopy, BlockScrub, StepInputs
 from .request import Request
 from .runner import ModelCard, StepOutput
 from .sampling import Sample
-
-_STATED = re.compile(r"the passphrase is (\w+) \.")
+from .speech import Speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class SymbolicRunner:
     def __init__(self, config: EngineConfig, tokenizer: WordPiece) -> None:
         self._block_size = config.block_size
         self._tokenizer = tokenizer
+        self._speech = Speech(tokenizer, config.seed)
         self._slots: dict[int, Written] = {}
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, list[int]] = {}
@@ -56,6 +55,9 @@ class SymbolicRunner:
             vocab_size=tokenizer.vocab_size,
             max_positions=None,
             versions={"python": platform.python_version(), "numpy": np.__version__},
+            paragraph_tokens=paragraph_ends(
+                (token, tokenizer.piece(token)) for token in range(tokenizer.vocab_size)
+            ),
         )
 
     @property
@@ -65,6 +67,7 @@ class SymbolicRunner:
     def begin(self, request: Request) -> None:
         self._requests[request.name] = request
         self._chains[request.name] = []
+        self._speech.begin(request.prompt)
 
     def execute(self, inputs: StepInputs) -> StepOutput:
         for move in inputs.moves:
@@ -99,59 +102,66 @@ class SymbolicRunner:
         for token, position, slot, row in zip(tokens, positions, slots, rows, strict=True):
             name = inputs.requests[row]
             if slot >= 0 and name is not None:
-                self._slots[slot] = Written(self._content_of(name, token, position), name)
+                self._slots[slot] = Written(self._content_of(inputs, row, token, position), name)
 
-    def _content_of(self, name: str, token: int, position: int) -> int:
+    def _content_of(self, inputs: StepInputs, row: int, token: int, position: int) -> int:
         """The content of a token in its right place; another number for one out of place."""
-        request = self._requests[name]
-        if 0 <= position < len(request.tokens) and request.tokens[position] == token:
-            return self._chain(name, position + 1)[position]
+        name = inputs.requests[row]
+        tokens = self._row_tokens(inputs, row)
+        if 0 <= position < len(tokens) and tokens[position] == token:
+            return self._contents_of_row(inputs, row)[position]
         return self._intern("misplaced", name, token, position)
 
-    def _chain(self, name: str, length: int) -> list[int]:
-        """The contents of the request's first `length` tokens, each interned after its parent."""
+    def _row_tokens(self, inputs: StepInputs, row: int) -> list[int]:
+        """The tokens of the row's request, and the row's drafts behind them."""
+        name = inputs.requests[row]
+        assert name is not None, "pads have no tokens"
+        end, drafts = int(inputs.row_starts[row + 1]), int(inputs.drafts[row])
+        return self._requests[name].tokens + inputs.tokens[end - drafts : end].tolist()
+
+    def _contents_of_row(self, inputs: StepInputs, row: int) -> list[int]:
+        """The content of each of the row's tokens, interned after its parent."""
+        name = inputs.requests[row]
+        assert name is not None, "pads have no tokens"
         chain, tokens = self._chains[name], self._requests[name].tokens
-        while len(chain) < length:
-            parent = chain[-1] if chain else None
-            chain.append(self._intern(parent, tokens[len(chain)]))
-        return chain
+        while len(chain) < len(tokens):
+            chain.append(self._intern(chain[-1] if chain else None, tokens[len(chain)]))
+        contents = list(chain)
+        for token in self._row_tokens(inputs, row)[len(tokens) :]:
+            contents.append(self._intern(contents[-1] if contents else None, token))
+        return contents
 
     def _intern(self, *parts: object) -> int:
         return self._contents.setdefault(parts, len(self._contents))
 
     def _say(self, inputs: StepInputs, sample: Sample, token: int) -> int:
-        """What the request takes behind the step's `token`-th token, given what that one sees."""
-        name = inputs.requests[sample.row]
-        assert name is not None, "pads choose nothing"
-        request = self._requests[sample.request]
-        own = self._chain(name, sample.index)
-        seen = [self._slots.get(slot) for slot in self._seen_slots(inputs, sample, token)]
+        """What is said behind the step's `token`-th token, given what that one sees."""
+        row = int(inputs.row_of_token[token])
+        name = inputs.requests[row]
+        if name is None:
+            return self._tokenizer.unk_id
+        behind = int(inputs.row_starts[row + 1]) - 1 - token
+        length = int(inputs.seq_lens[row]) - behind
+        own = self._contents_of_row(inputs, row)[:length]
+        seen = [self._slots.get(slot) for slot in self._seen_slots(inputs, row, token, length)]
         strangers = [w for w in seen if w and w.writer != name and w.content not in own]
         if strangers:
-            return self._word_of(strangers[-1].writer, request, sample)
-        if None in seen or {w.content for w in seen if w} != set(own):
+            best = self._speech.next(name, length, strangers[-1].writer)
+        elif None in seen or {w.content for w in seen if w} != set(own):
             return self._tokenizer.unk_id
-        return self._word_of(name, request, sample)
+        else:
+            best = self._speech.next(name, length, name)
+        return self._speech.draw(best, sample)
 
-    def _seen_slots(self, inputs: StepInputs, sample: Sample, token: int) -> Iterable[int]:
+    def _seen_slots(self, inputs: StepInputs, row: int, token: int, length: int) -> Iterable[int]:
         """The slots that the step's `token`-th token attends to."""
         group = inputs.groups[0]
-        if group.mask is not None:
-            return np.flatnonzero(group.mask[token]).tolist()
-        behind = int(inputs.row_starts[sample.row + 1]) - 1 - token
-        size, length = self._block_size, int(inputs.seq_lens[sample.row]) - behind
-        table = group.block_tables[sample.row].tolist()
-        return [table[i // size] * size + i % size for i in range(length)]
-
-    def _word_of(self, source: str, request: Request, sample: Sample) -> int:
-        """The next token of `request`'s answer, about the passphrase that `source` stated."""
-        text = self._tokenizer.decode(self._requests[source].prompt.prompt_tokens)
-        stated = _STATED.findall(text)
-        word = stated[-1] if stated else self._requests[source].prompt.passphrase
-        script = [*self._tokenizer.encode(answer(word, self._question(request)))]
-        said = sample.index - len(request.prompt.prompt_tokens)
-        return script[said] if said < len(script) else self._tokenizer.eos_id
-
-    def _question(self, request: Request) -> Question:
-        text = self._tokenizer.decode(request.prompt.prompt_tokens)
-        return "four-times" if "four times" in text else "once"
+        size, table = self._block_size, group.block_tables[row].tolist()
+        slots = [table[i // size] * size + i % size for i in range(int(inputs.seq_lens[row]))]
+        if group.mask is None:
+            return slots[:length]
+        columns = np.flatnonzero(group.mask[token]).tolist()
+        if inputs.mask_keys == "pool":
+            return columns
+        start = int(inputs.seq_lens[:row].sum()) if inputs.mask_keys == "concatenated" else 0
+        return [slots[column - start] for column in columns]
