@@ -7,6 +7,7 @@ import inspect
 import platform
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
@@ -14,11 +15,12 @@ from torch import Tensor, nn
 from ..recorder.errors import BadInput
 from .attention import trial
 from .attention.fast import FastAttention
-from .attention.fitness import GeometryProbe, UnfitModel, layer_shapes
+from .attention.fitness import GeometryProbe, UnfitModel, layer_traits
 from .attention.hook import IMPLEMENTATION, STEP_ARGUMENT, LayerCall, register
-from .attention.pool import KVPool, LayerShape
+from .attention.pool import KVPool
 from .attention.step import PagedStep
-from .inputs import StepInputs
+from .attention.traits import LayerTraits, kv_groups
+from .inputs import IntArray, StepInputs
 from .runner import ModelCard
 
 ONE_THREAD_UP_TO_HIDDEN = 256
@@ -56,14 +58,14 @@ class AdoptedModel:
         text = model.config.get_text_config(decoder=True)
         if self.device.type == "cpu" and text.hidden_size <= ONE_THREAD_UP_TO_HIDDEN:
             torch.set_num_threads(1)
-        self.shapes = _take_over(self, name, text.vocab_size)
+        self.layers = _take_over(self, name, text.vocab_size)
         self.card = ModelCard(
             name=name,
             digest=weights_digest(model),
             tokenizer_digest=tokenizer_digest,
             dtype=dtype,
             device=str(self.device),
-            groups=_groups(self.shapes),
+            groups=kv_groups(self.layers),
             eos_tokens=_eos_tokens(model),
             vocab_size=text.vocab_size,
             max_positions=getattr(text, "max_position_embeddings", None),
@@ -75,45 +77,65 @@ class AdoptedModel:
         )
 
     def logits(self, inputs: StepInputs, step: LayerCall) -> Tensor:
-        """[S, vocab] float32 logits behind `logit_tokens`; `step` is met by every layer."""
+        """[S, vocab] float32 logits of `inputs.logit_tokens`; `step` is met by every layer.
+
+        A packed step is one line of T tokens for the model, a padded one has a line a request.
+        """
+        lines = _num_lines(inputs)
+        line, column = np.divmod(inputs.logit_tokens, len(inputs.tokens) // lines)
+        wanted, index = np.unique(column, return_inverse=True)
         output = self.model(
-            input_ids=torch.from_numpy(inputs.tokens)[None].to(self.device),
-            position_ids=torch.from_numpy(inputs.positions)[None].to(self.device),
+            input_ids=self._on_device(inputs.tokens).view(lines, -1),
+            position_ids=self._on_device(inputs.positions).view(lines, -1),
             use_cache=False,
-            logits_to_keep=torch.from_numpy(inputs.logit_tokens).to(self.device),
+            logits_to_keep=self._on_device(wanted),
             **{STEP_ARGUMENT: step},
         )
-        return output.logits[0].float()
+        return output.logits[self._on_device(line), self._on_device(index)].float()
+
+    def _on_device(self, array: IntArray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+
+def _num_lines(inputs: StepInputs) -> int:
+    if not inputs.layout.startswith("padded"):
+        return 1
+    return sum(request is not None for request in inputs.requests)
 
 
 @torch.inference_mode()
-def _take_over(adopted: AdoptedModel, name: str, vocab_size: int) -> list[LayerShape]:
+def _take_over(adopted: AdoptedModel, name: str, vocab_size: int) -> list[LayerTraits]:
     """Switch the model's attention to ours, and prove that its logits stay the same."""
     model = adopted.model
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise UnfitModel(name, "its forward has no logits_to_keep")
     prompts = trial.prompts(vocab_size)
-    prefill, decode = trial.prefill(prompts), trial.decode(prompts)
-    alone = _logits_alone(model, prompts)
+    try:
+        alone = _logits_alone(model, prompts)
+    except Exception as error:  # whatever a model's own code raises
+        reason = " ".join(str(error).split())[:300]
+        raise UnfitModel(name, f"it can't compute a prompt by itself ({reason})") from error
     register()
     model.set_attn_implementation(IMPLEMENTATION)
     probe = GeometryProbe()
     try:
-        adopted.logits(prefill, probe)
+        adopted.logits(trial.prefill(prompts), probe)
     except TypeError as error:  # a forward that knows no position_ids, or no keyword of ours
         raise UnfitModel(name, f"its forward refuses our arguments ({error})") from error
-    shapes = layer_shapes(name, model.config, probe)
+    layers = layer_traits(name, model.config, probe)
     pool = KVPool(
-        shapes,
+        [layer.shape for layer in layers],
         num_blocks=trial.NUM_BLOCKS,
         block_size=trial.BLOCK_SIZE,
         dtype=adopted.dtype,
         device=adopted.device,
     )
-    for inputs, expected in zip((prefill, decode), alone, strict=True):
-        step = PagedStep(inputs, pool, FastAttention(inputs, pool))
-        _compare(name, adopted.logits(inputs, step), expected, adopted.dtype)
-    return shapes
+    groups = kv_groups(layers)
+    steps = trial.prefill(prompts, groups), trial.decode(prompts, groups)
+    for inputs, expected in zip(steps, alone, strict=True):
+        ours = adopted.logits(inputs, PagedStep(inputs, pool, FastAttention))
+        _compare(name, ours, expected, adopted.dtype)
+    return layers
 
 
 def _logits_alone(model: Any, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -176,15 +198,3 @@ def _eos_tokens(model: Any) -> frozenset[int]:
         tokens = getattr(config, "eos_token_id", None)
         found.update([tokens] if isinstance(tokens, int) else tokens or ())
     return frozenset(found)
-
-
-def _groups(shapes: list[LayerShape]) -> list[dict[str, Any]]:
-    """One KV group per distinct shape, as `RunStarted.groups` lists them."""
-    return [
-        {
-            "layers": [layer for layer, other in enumerate(shapes) if other == shape],
-            "kv_heads": shape.kv_heads,
-            "head_dim": shape.head_dim,
-        }
-        for shape in dict.fromkeys(shapes)
-    ]

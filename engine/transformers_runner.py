@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,24 +14,24 @@ from .attention.pool import KVPool
 from .attention.reference import ReferenceAttention
 from .attention.step import PagedStep
 from .config import EngineConfig
-from .inputs import StepInputs
+from .inputs import BlockCopy, BlockMove, BlockScrub, StepInputs
 from .kv_dtype import layer_dtypes
 from .request import Request
 from .runner import ModelCard, StepOutput
-
-ATTENTION = {"fast": FastAttention, "reference": ReferenceAttention}
+from .sampler import choose
 
 
 class TransformersRunner:
     """Implements `runner.Runner`: one run's KV pool, over a model that may serve several runs.
 
-    Raises `BadInput` if the pool doesn't fit into memory, `BadSwitch` if `kv_dtype` lists another
-    number of layers than the model has.
+    Raises `BadInput` if the pool doesn't fit into memory.
     """
 
     def __init__(self, adopted: AdoptedModel, config: EngineConfig) -> None:
         self._adopted = adopted
-        self._attention = ATTENTION[config.attention]
+        self._path = ReferenceAttention if config.explicit_mask else FastAttention
+        self._nan_scrubbed = config.scrub == "nan"
+        self._seed = config.seed
         self.pool = _new_pool(adopted, config)
 
     @property
@@ -40,43 +42,39 @@ class TransformersRunner:
         """Nothing to do: what a row says follows from its tokens."""
 
     def execute(self, inputs: StepInputs) -> StepOutput:
-        """One step: KV written to `slot_mapping`, then attention, then the greedy tokens."""
-        return greedy(self.logits(inputs))
+        """One step: blocks scrubbed and copied, KV written, attention, the tokens."""
+        return choose(self.logits(inputs), inputs.samples, self._seed)
 
     @torch.inference_mode()
     def logits(self, inputs: StepInputs) -> Tensor:
-        """[R, vocab] float32 logits of each row's last query."""
-        step = PagedStep(inputs, self.pool, self._attention(inputs, self.pool))
+        """[S, vocab] float32 logits of the step's `logit_tokens`."""
+        for move in inputs.moves:
+            self._carry_out(move, inputs)
+        step = PagedStep(inputs, self.pool, self._path, nan_scrubbed=self._nan_scrubbed)
         return self._adopted.logits(inputs, step)
 
+    def _carry_out(self, move: BlockMove, inputs: StepInputs) -> None:
+        layers = self._layers(inputs, move.group)
+        match move:
+            case BlockScrub(block, how):
+                self.pool.scrub(layers, [block], how)
+            case BlockCopy(source, destination, slots):
+                self.pool.copy(layers, [(source, destination, slots)])
 
-def greedy(logits: Tensor) -> StepOutput:
-    """logits [R, vocab] -> the best token of each row, its log probability and its lead.
-
-    A row that saw nothing (a planted mask fault can do that) has NaN logits: they count as equal,
-    so that the run goes on and the trace shows what happened.
-    """
-    finite = torch.nan_to_num(logits)
-    best = finite.argmax(dim=-1)
-    top = finite.topk(2, dim=-1).values
-    logprobs = top[:, 0] - finite.logsumexp(dim=-1)
-    return StepOutput(
-        tokens=tuple(best.tolist()),
-        logprobs=tuple(logprobs.tolist()),
-        margins=tuple((top[:, 0] - top[:, 1]).tolist()),
-    )
+    def _layers(self, inputs: StepInputs, group: int) -> Sequence[int]:
+        layers = inputs.groups[group].layers
+        return range(len(self._adopted.layers)) if layers is None else layers
 
 
 def _new_pool(adopted: AdoptedModel, config: EngineConfig) -> KVPool:
-    kv_dtypes = layer_dtypes(config.kv_dtype, len(adopted.shapes))
     try:
         return KVPool(
-            adopted.shapes,
+            [layer.shape for layer in adopted.layers],
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             dtype=adopted.dtype,
             device=adopted.device,
-            kv_dtypes=kv_dtypes,
+            kv_dtypes=layer_dtypes(config.kv_dtype, len(adopted.layers)),
         )
     except RuntimeError as error:  # what torch raises when an allocation fails, on any device
         raise BadInput(

@@ -14,10 +14,13 @@ from transformers import PretrainedConfig
 from ...recorder.errors import BadInput
 from .hook import IMPLEMENTATION
 from .pool import LayerShape
+from .traits import LayerTraits
 
-UNKNOWN_SHAPERS = ("attention_mask", "position_bias", "softcap", "s_aux", "head_mask")
-"""Arguments that change the scores; neither attention path applies them."""
+KNOWN_ARGUMENTS = ("position_ids", "sliding_window", "softcap", "s_aux")
+"""What a layer may hand over besides queries, keys and values: both attention paths apply the last
+three, and positions are in the queries and keys already."""
 
+KNOWN_LAYERS = ("full_attention", "sliding_attention")
 
 BATCH_WIDE_ROPE = ("dynamic", "longrope")
 """Rotary scalings that depend on the longest row of a step: one request would alter another."""
@@ -29,7 +32,7 @@ class UnfitModel(BadInput):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
             f"{name} can't be run through the paged cache: {why}; "
-            "take a decoder with plain full attention, such as a Llama, Qwen2 or GPT-2"
+            "take a decoder such as a Llama, Qwen, Mistral, Gemma, Phi-3, gpt-oss or GPT-2"
         )
 
 
@@ -37,7 +40,7 @@ class GeometryProbe:
     """Stands in for a step and notes what each layer hands over."""
 
     def __init__(self) -> None:
-        self.shapes: dict[int, LayerShape] = {}
+        self.layers: dict[int, LayerTraits] = {}
         self.refusal: str | None = None
 
     def __call__(
@@ -49,30 +52,45 @@ class GeometryProbe:
         scaling: float,
         extras: dict[str, Any],
     ) -> Tensor:
-        layer = getattr(module, "layer_idx", None)
-        if layer is None or layer in self.shapes:
-            self.refusal = self.refusal or "its layers don't attend once each"
-        else:
-            self.shapes[layer] = LayerShape(key.shape[1], key.shape[-1], value.shape[-1])
-        if key.shape[2] != query.shape[2]:
-            self.refusal = self.refusal or "it keeps a cache of its own"
-        unknown = [name for name in UNKNOWN_SHAPERS if extras.get(name) is not None]
-        if unknown:
-            self.refusal = self.refusal or f"its attention needs {', '.join(unknown)}"
-        if extras.get("sliding_window") is not None:
-            self.refusal = self.refusal or "its attention slides over a window"
-        if getattr(module, "is_causal", True) is False:
-            self.refusal = self.refusal or "its attention is not causal"
+        why = self._unfit(module, query, key, extras)
+        if why is None:
+            self.layers[module.layer_idx] = LayerTraits(  # pyright: ignore[reportArgumentType]
+                shape=LayerShape(key.shape[1], key.shape[-1], value.shape[-1]),
+                scaling=scaling,
+                window=extras.get("sliding_window"),
+                softcap=extras.get("softcap"),
+                sinks=extras.get("s_aux") is not None,
+            )
+        self.refusal = self.refusal or why
         out = query.new_zeros(*query.shape[:-1], value.shape[-1])
         return out.transpose(1, 2)
 
+    def _unfit(
+        self, module: nn.Module, query: Tensor, key: Tensor, extras: dict[str, Any]
+    ) -> str | None:
+        """What of this call neither path can do; None if nothing."""
+        layer = getattr(module, "layer_idx", None)
+        if layer is None or layer in self.layers:
+            return "its layers don't attend once each"
+        if key.shape[2] != query.shape[2]:
+            return "it keeps a cache of its own"
+        if getattr(module, "is_causal", True) is False or extras.get("is_causal") is False:
+            return "its attention is not causal"
+        unknown = sorted(name for name, value in extras.items() if _matters(name, value))
+        return f"its attention needs {', '.join(unknown)}" if unknown else None
 
-def layer_shapes(name: str, config: PretrainedConfig, probe: GeometryProbe) -> list[LayerShape]:
-    """The shape of every layer, in order. Raises `UnfitModel` if one didn't come to us."""
+
+def _matters(name: str, value: object) -> bool:
+    """Whether an argument that we don't know could change the scores; switches don't."""
+    return name not in KNOWN_ARGUMENTS and value is not None and not isinstance(value, bool)
+
+
+def layer_traits(name: str, config: PretrainedConfig, probe: GeometryProbe) -> list[LayerTraits]:
+    """The traits of every layer, in order. Raises `UnfitModel` if one didn't come to us."""
     text = config.get_text_config(decoder=True)
     if text._attn_implementation != IMPLEMENTATION:
         raise UnfitModel(name, "it has attention code of its own")
-    other = sorted(set(getattr(text, "layer_types", None) or ()) - {"full_attention"})
+    other = sorted(set(getattr(text, "layer_types", None) or ()) - set(KNOWN_LAYERS))
     if other:
         raise UnfitModel(name, f"it has layers of type {', '.join(other)}")
     if scaling := _rope_types(text) & set(BATCH_WIDE_ROPE):
@@ -80,11 +98,38 @@ def layer_shapes(name: str, config: PretrainedConfig, probe: GeometryProbe) -> l
     if probe.refusal is not None:
         raise UnfitModel(name, probe.refusal)
     expected = list(range(text.num_hidden_layers))
-    if sorted(probe.shapes) != expected:
+    if sorted(probe.layers) != expected:
         raise UnfitModel(
-            name, f"{len(probe.shapes)} of its {len(expected)} layers hand their attention over"
+            name, f"{len(probe.layers)} of its {len(expected)} layers hand their attention over"
         )
-    return [probe.shapes[layer] for layer in expected]
+    _refuse_other_windows(name, text, probe.layers)
+    return [probe.layers[layer] for layer in expected]
+
+
+def _refuse_other_windows(
+    name: str, config: PretrainedConfig, layers: dict[int, LayerTraits]
+) -> None:
+    """A model's own masks follow its configuration; what its layers hand over must agree with it.
+
+    The trial's prompts are shorter than most windows, so it can't tell.
+    """
+    of_all: int | None = getattr(config, "sliding_window", None)
+    declared = hasattr(type(config), "sliding_window")  # else nothing looks at it
+    if not declared or getattr(config, "use_sliding_window", None) is False:
+        of_all = None
+    types = getattr(config, "layer_types", None) or ()
+    for number, layer in layers.items():
+        expected = None if types and types[number] == "full_attention" else of_all
+        if layer.window != expected:
+            raise UnfitModel(
+                name,
+                f"layer {number} hands over a window of {_tokens(layer.window)}, "
+                f"and its configuration says {_tokens(expected)}",
+            )
+
+
+def _tokens(window: int | None) -> str:
+    return "all tokens" if window is None else f"{window} tokens"
 
 
 def _rope_types(config: PretrainedConfig) -> set[str]:

@@ -34,7 +34,8 @@ class LayerCall(Protocol):
         scaling: float,
         extras: dict[str, Any],
     ) -> Tensor:
-        """query [1, heads, T, dim], key and value [1, kv_heads, T, dim] -> [1, T, heads, dim]."""
+        """query [lines, heads, longest, dim], key and value [lines, kv_heads, longest, dim] ->
+        [lines, longest, heads, dim]; a packed step is one line."""
         ...
 
 

@@ -1,45 +1,124 @@
-"""The reference path: softmax(Q K^T * scale + mask) V over the whole pool, in plain torch.
+"""The reference path: softmax(Q K^T * scale + mask) V, in plain torch.
 
-One explicit rows x slots mask decides what every query sees. Slow and plain on purpose: a wrong
-mask is wrong here as it is written down in the trace.
+One explicit mask, rows x keys, decides what every query sees. Slow and plain on purpose: a wrong
+mask is wrong here as it is written down in the trace. What its columns are, the step says:
+
+    pool           all slots of the pool
+    concatenated   | keys of row 0 | keys of row 1 | ...
+    per_row        | keys of the row, as many as the longest row has |
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..inputs import BoolArray, StepInputs
+from ..inputs import BoolArray, GroupInputs, IntArray, StepInputs
+from . import scores
 from .pool import KVPool
+from .scores import Scoring
+from .tables import table_span, without_holes
 
-QUERIES_AT_ONCE = 128
-"""Bounds the scores to heads x 128 x num_slots; has no influence on the result."""
+
+class _Part(NamedTuple):
+    """Queries that look at the same keys."""
+
+    tokens: slice | Tensor  # Q of the step's tokens
+    blocks: Tensor | None  # [B] whose slots are the keys; None = the whole pool
+    bias: Tensor  # [1, 1, Q, keys] 0 = visible, -inf = hidden
 
 
 class ReferenceAttention:
-    """Attention of one step. `GroupInputs.mask` [T, num_slots] is required: True = visible."""
+    """Attention of one KV group in one step. `GroupInputs.mask` [T, keys] is required."""
 
-    def __init__(self, inputs: StepInputs, pool: KVPool) -> None:
+    def __init__(
+        self, inputs: StepInputs, group: GroupInputs, pool: KVPool, *, nan_scrubbed: bool = False
+    ) -> None:
+        assert group.mask is not None, "the reference path attends by an explicit mask"
         self._pool = pool
-        self._inputs = inputs
-        self._masks = [_additive(group.mask, pool.device) for group in inputs.groups]
+        self._nan_scrubbed = nan_scrubbed
+        self._parts = list(_parts(inputs, group, group.mask, pool))
 
-    def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; the step's KV is in the pool."""
-        whole = self._masks[self._inputs.group_of(layer)]
-        parts = zip(query.split(QUERIES_AT_ONCE), whole.split(QUERIES_AT_ONCE), strict=True)
-        return torch.cat([self._attend(layer, q, mask, scaling) for q, mask in parts])
+        outs = [self._attend(part, layer, query[part.tokens], scoring) for part in self._parts]
+        if len(outs) == 1 and len(outs[0]) == len(query):
+            return outs[0]
+        out = query.new_zeros(*query.shape[:2], outs[0].shape[-1])
+        for part, of_part in zip(self._parts, outs, strict=True):
+            out[part.tokens] = of_part
+        return out
 
-    def _attend(self, layer: int, query: Tensor, mask: Tensor, scaling: float) -> Tensor:
-        keys, values = self._pool.all_slots(layer)  # [slots, kv_heads, dim]
-        by_group = query.unflatten(1, (keys.shape[1], -1))  # [T, kv_heads, group, dim]
-        scores = torch.einsum("thgd,shd->hgts", by_group, keys).float() * scaling
-        weights = torch.softmax(scores + mask, dim=-1).to(values.dtype)
-        return torch.einsum("hgts,shd->thgd", weights, values).flatten(1, 2)
+    def _attend(self, part: _Part, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
+        read = (
+            self._pool.all_slots(layer)
+            if part.blocks is None
+            else (self._pool.gather(layer, part.blocks))
+        )
+        keys, values = (tensor.transpose(0, 1)[None] for tensor in read)
+        attend = scores.attend_past_nan if self._nan_scrubbed else scores.attend
+        out = attend(query.transpose(0, 1)[None], keys, values, part.bias, scoring)
+        return out[0].transpose(0, 1)
 
 
-def _additive(mask: BoolArray | None, device: torch.device) -> Tensor:
-    """[T, num_slots]: 0 where visible, -inf elsewhere."""
-    assert mask is not None, "the reference path attends by an explicit mask"
-    additive = torch.zeros(mask.shape, dtype=torch.float32, device=device)
-    return additive.masked_fill_(~torch.from_numpy(mask).to(device), float("-inf"))
+def _parts(
+    inputs: StepInputs, group: GroupInputs, mask: BoolArray, pool: KVPool
+) -> Iterator[_Part]:
+    """Pads are in no part: they attend to nothing."""
+    rows = [row for row, request in enumerate(inputs.requests) if request is not None]
+    lines = [np.arange(*inputs.row_starts[row : row + 2]) for row in rows]
+    if inputs.mask_keys == "per_row":
+        for row, tokens in zip(rows, lines, strict=True):
+            keys = _KeysOfRows.of(group, [row], [mask.shape[1]], pool.block_size)
+            yield _part(tokens, keys.blocks, keys.widened(mask[tokens]), pool)
+        return
+    tokens = np.concatenate(lines)
+    if inputs.mask_keys == "pool":
+        yield _part(tokens, None, mask[tokens], pool)
+        return
+    every_row = list(range(len(inputs.requests)))
+    keys = _KeysOfRows.of(group, every_row, inputs.seq_lens.tolist(), pool.block_size)
+    yield _part(tokens, keys.blocks, keys.widened(mask[tokens]), pool)
+
+
+def _part(tokens: IntArray, blocks: IntArray | None, visible: BoolArray, pool: KVPool) -> _Part:
+    bias = torch.zeros(visible.shape, dtype=torch.float32, device=pool.device)
+    bias.masked_fill_(~torch.from_numpy(visible).to(pool.device), float("-inf"))
+    return _Part(
+        tokens=torch.from_numpy(tokens).to(pool.device),
+        blocks=None if blocks is None else torch.from_numpy(blocks).to(pool.device),
+        bias=bias[None, None],
+    )
+
+
+class _KeysOfRows(NamedTuple):
+    """The keys of some rows, one row's behind the other's, in whole blocks."""
+
+    blocks: IntArray  # [B] to gather; a hole has a block of its own row in its place
+    columns: IntArray  # [keys] where the mask's columns lie in the slots of these blocks
+    readable: BoolArray  # [B * block_size] False in a hole
+
+    @classmethod
+    def of(
+        cls, group: GroupInputs, rows: list[int], lengths: Sequence[int], block_size: int
+    ) -> _KeysOfRows:
+        counts = -(-np.asarray(lengths) // block_size)
+        tables = table_span(group.block_tables[rows], np.zeros_like(counts), counts)
+        used = np.arange(tables.shape[1]) < counts[:, None]
+        starts = block_size * (np.cumsum(counts) - counts)
+        columns = [start + np.arange(n) for start, n in zip(starts, lengths, strict=True)]
+        return cls(
+            blocks=without_holes(tables)[used],
+            columns=np.concatenate(columns),
+            readable=np.repeat(tables[used] >= 0, block_size),
+        )
+
+    def widened(self, mask: BoolArray) -> BoolArray:
+        """A mask over the keys [Q, keys] as one over the slots of whole blocks."""
+        wide = np.zeros((len(mask), len(self.readable)), dtype=bool)
+        wide[:, self.columns] = mask
+        return wide & self.readable

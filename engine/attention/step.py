@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..inputs import IntArray, StepInputs
+from ..inputs import GroupInputs, StepInputs
 from .pool import KVPool
+from .scores import Scoring
 
 
 class Attention(Protocol):
-    """One of the two paths, planned for one step."""
+    """One of the two paths, planned for one KV group of one step."""
 
-    def attend(self, layer: int, query: Tensor, scaling: float) -> Tensor:
-        """query [T, heads, head_dim] -> [T, heads, value_dim]."""
+    def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
+        """query [T, heads, head_dim] -> [T, heads, value_dim]; pads get zeros."""
         ...
+
+
+class AttentionPath(Protocol):
+    """How `Attention` is planned. `nan_scrubbed`: slots may hold NaN that nobody may meet who
+    doesn't see them."""
+
+    def __call__(
+        self, inputs: StepInputs, group: GroupInputs, pool: KVPool, *, nan_scrubbed: bool
+    ) -> Attention: ...
 
 
 class PagedStep:
     """Implements `hook.LayerCall` over a pool; tokens whose slot is -1 are written nowhere."""
 
-    def __init__(self, inputs: StepInputs, pool: KVPool, attention: Attention) -> None:
-        self._pool = pool
-        self._attention = attention
+    def __init__(
+        self, inputs: StepInputs, pool: KVPool, path: AttentionPath, *, nan_scrubbed: bool = False
+    ) -> None:
         self._inputs = inputs
-        self._writes = [_writes(group.slot_mapping, pool.device) for group in inputs.groups]
+        self._pool = pool
+        self._groups = [
+            _GroupStep(
+                *_written(group, pool.device), path(inputs, group, pool, nan_scrubbed=nan_scrubbed)
+            )
+            for group in inputs.groups
+        ]
 
     def __call__(
         self,
@@ -39,17 +55,30 @@ class PagedStep:
         extras: dict[str, Any],
     ) -> Tensor:
         layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType] -- proved at load
-        keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
-        slots, written = self._writes[self._inputs.group_of(layer)]
-        if written is not None:
-            keys, values = keys[written], values[written]
-        self._pool.write(layer, slots, keys, values)
-        return self._attention.attend(layer, query[0].transpose(0, 1), scaling)[None]
+        group = self._groups[self._inputs.group_of(layer)]
+        keys, values = _by_token(key), _by_token(value)
+        if group.tokens is not None:
+            keys, values = keys[group.tokens], values[group.tokens]
+        self._pool.write(layer, group.slots, keys, values)
+        scoring = Scoring(scaling, extras.get("softcap"), extras.get("s_aux"))
+        out = group.attention.attend(layer, _by_token(query), scoring)
+        return out.unflatten(0, (query.shape[0], query.shape[2]))
 
 
-def _writes(slot_mapping: IntArray, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """The slots that are written, and which tokens go there; None: all of them."""
-    written = np.flatnonzero(slot_mapping >= 0)
-    slots = torch.from_numpy(slot_mapping[written]).to(device)
-    partial = len(written) < len(slot_mapping)
-    return slots, torch.from_numpy(written).to(device) if partial else None
+class _GroupStep(NamedTuple):
+    slots: Tensor  # [N] where the group's layers write
+    tokens: Tensor | None  # [N] which of the step's tokens; None = all
+    attention: Attention
+
+
+def _written(group: GroupInputs, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    tokens = np.flatnonzero(group.slot_mapping >= 0)
+    slots = torch.from_numpy(group.slot_mapping[tokens]).to(device)
+    if len(tokens) == len(group.slot_mapping):
+        return slots, None
+    return slots, torch.from_numpy(tokens).to(device)
+
+
+def _by_token(states: Tensor) -> Tensor:
+    """[lines, heads, longest, dim] as the model has them -> [T, heads, dim] as the step does."""
+    return states.transpose(1, 2).flatten(0, 1)

@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch", reason='needs the extra: pip install "kvrew
 from kvrewind.engine.adopted_model import AdoptedModel  # noqa: E402
 from kvrewind.engine.attention.hook import IMPLEMENTATION  # noqa: E402
 from kvrewind.engine.config import EngineConfig  # noqa: E402
-from kvrewind.engine.inputs import StepInputs  # noqa: E402
+from kvrewind.engine.inputs import GroupInputs, StepInputs  # noqa: E402
 from kvrewind.engine.models import CANARY, SMOLLM2, load_model, whats_missing  # noqa: E402
+from kvrewind.engine.sampling import Sample, Sampling  # noqa: E402
 from kvrewind.engine.transformers_runner import TransformersRunner  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
@@ -116,21 +117,31 @@ class Mix:
             tables[i, : len(row.table)] = row.table
         spans = [np.arange(row.computed, len(row.tokens)) for row in rows]
         slots = [self.slots(row) for row in rows]
-        return StepInputs(
-            step=1,
-            requests=tuple(names),
-            phases=tuple("decode" if row.computed >= row.prompt else "prefill" for row in rows),
-            query_lens=np.asarray([len(span) for span in spans]),
-            seq_lens=np.asarray([len(row.tokens) for row in rows]),
+        query_lens = np.asarray([len(span) for span in spans])
+        group = GroupInputs(
             block_tables=tables,
-            tokens=np.concatenate(
-                [np.asarray(r.tokens)[s] for r, s in zip(rows, spans, strict=True)]
-            ),
-            positions=np.concatenate(spans),
             slot_mapping=np.concatenate(
                 [slot[span] for slot, span in zip(slots, spans, strict=True)]
             ),
             mask=self.mask(slots, spans) if self.dense else None,
+        )
+        return StepInputs(
+            step=1,
+            requests=tuple(names),
+            phases=tuple("decode" if row.computed >= row.prompt else "prefill" for row in rows),
+            query_lens=query_lens,
+            seq_lens=np.asarray([len(row.tokens) for row in rows]),
+            tokens=np.concatenate(
+                [np.asarray(r.tokens)[s] for r, s in zip(rows, spans, strict=True)]
+            ),
+            positions=np.concatenate(spans),
+            groups=(group,),
+            logit_tokens=np.cumsum(query_lens) - 1,
+            samples=tuple(
+                Sample(name, len(row.tokens), i, Sampling())
+                for i, (name, row) in enumerate(zip(names, rows, strict=True))
+            ),
+            drafts=np.zeros(len(rows), dtype=np.int64),
         )
 
     @staticmethod
@@ -260,7 +271,7 @@ def test_a_mask_that_shows_foreign_slots_changes_the_logits(model, prompts):
     mix.add("other", prompts[-1])
     inputs = mix.inputs(["other", "victim"])
     right = mix.runner.logits(inputs)
-    inputs.mask[:] = inputs.mask.any(axis=0)
+    inputs.groups[0].mask[:] = inputs.groups[0].mask.any(axis=0)
     wrong = mix.runner.logits(inputs)
     assert (wrong[1] - right[1]).abs().max() > 0.1
 
@@ -269,7 +280,7 @@ def test_a_row_that_sees_nothing_still_gets_a_token(model, prompts):
     mix = Mix(runner_for(model, "reference"), "reference")
     mix.add("blind", prompts[1])
     inputs = mix.inputs(["blind"])
-    inputs.mask[:] = False
+    inputs.groups[0].mask[:] = False
     output = mix.runner.execute(inputs)
     assert output.tokens == (0,)
     assert output.margins == (0.0,)
@@ -280,8 +291,8 @@ def test_tokens_without_a_slot_are_written_nowhere(model, prompts):
     mix = Mix(runner, "fast")
     mix.add("r0", prompts[-1])
     inputs = mix.inputs(["r0"])
-    kept = inputs.slot_mapping[:40].copy()
-    inputs.slot_mapping[40:] = -1
+    kept = inputs.groups[0].slot_mapping[:40].copy()
+    inputs.groups[0].slot_mapping[40:] = -1
     runner.execute(inputs)
     written = (runner.pool.all_slots(0)[0] != 0).any(dim=(1, 2)).nonzero().flatten().tolist()
     assert written == sorted(kept.tolist())

@@ -38,26 +38,107 @@ def test_a_plain_llama_is_taken_and_described():
     assert card.eos_tokens == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "reason"),
-    [
-        ("falcon", {}, "attention code of its own"),
-        ("bloom", {}, "attention code of its own"),
-        ("mistral", {"sliding_window": 8}, "slides over a window"),
-        ("gemma2", {"head_dim": 8}, "layers of type sliding_attention"),
-        ("stablelm", {}, "doesn't pass keyword arguments on"),
-        (
-            "llama",
-            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-            "depends on the whole batch",
-        ),
-    ],
-)
-def test_a_model_whose_attention_is_not_plain_is_refused(kind, changes, reason):
+def test_window_layers_are_a_group_of_their_own_behind_the_full_ones():
+    card = AdoptedModel(tiny("gemma2", head_dim=8, sliding_window=8), name="tiny").card
+    assert card.groups == [
+        {"layers": [1], "kv_heads": 2, "head_dim": 8},
+        {"layers": [0], "kv_heads": 2, "head_dim": 8, "window": 8},
+    ]
+
+
+def test_traits_are_those_that_the_layers_hand_over():
+    layers = AdoptedModel(
+        tiny("gemma2", head_dim=8, query_pre_attn_scalar=25, attn_logit_softcapping=3.0), name="t"
+    ).layers
+    assert [(layer.window, layer.softcap, layer.sinks, layer.scaling) for layer in layers] == [
+        (4096, 3.0, False, 0.2),
+        (None, 3.0, False, 0.2),
+    ]
+
+
+ROPE = {"rope_theta": 1e4}
+
+REFUSED = {
+    "attention of its own": ("falcon", {}, "attention code of its own"),
+    "attention of its own, alibi": ("bloom", {}, "attention code of its own"),
+    "nothing handed on": ("stablelm", {}, "doesn't pass keyword arguments on"),
+    "other kinds of layers": (
+        "qwen3_5_text",
+        {"layer_types": ["linear_attention", "full_attention"]},
+        "layers of type linear_attention",
+    ),
+    "chunks": (
+        "llama4_text",
+        {"layer_types": ["chunked_attention"] * 2, "num_local_experts": 2, "head_dim": 8},
+        "layers of type chunked_attention",
+    ),
+    "both directions": (
+        "gemma3_text",
+        {"use_bidirectional_attention": True, "head_dim": 8},
+        "not causal",
+    ),
+    "a window that no layer hands over": (
+        "phimoe",
+        {"sliding_window": 8, "num_local_experts": 2},
+        "layer 0 hands over a window of all tokens, and its configuration says 8 tokens",
+    ),
+    "dynamic rotary scaling": (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, **ROPE}},
+        "its dynamic rotary scaling depends on the whole batch",
+    ),
+    "long rotary scaling": (
+        "phi3",
+        {
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "short_factor": [1.0] * 4,
+                "long_factor": [2.0] * 4,
+                "original_max_position_embeddings": 32,
+                **ROPE,
+            },
+        },
+        "its longrope rotary scaling depends on the whole batch",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_our_cache_would_run_wrongly_is_refused(case):
+    kind, changes, reason = REFUSED[case]
     with pytest.raises(UnfitModel, match=reason) as refusal:
         AdoptedModel(tiny(kind, **changes), name=kind)
     assert str(refusal.value).startswith(f"{kind} can't be run")
     assert refusal.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("argument", "why"),
+    [
+        ("position_bias", "its attention needs position_bias"),
+        ("head_mask", "its attention needs head_mask"),
+        ("attention_mask", "its attention needs attention_mask"),
+        ("block_indices", "its attention needs block_indices"),
+    ],
+)
+def test_an_argument_that_would_change_the_scores_is_refused(argument, why):
+    model = tiny("llama")
+    inner = model.model.layers[1].self_attn.forward
+
+    def forward(*args, **kwargs):
+        return inner(*args, **kwargs | {argument: torch.zeros(1, 1, 1, 1)})
+
+    model.model.layers[1].self_attn.forward = forward
+    with pytest.raises(UnfitModel, match=why):
+        AdoptedModel(model, name="tiny")
+
+
+def test_a_model_that_fails_by_itself_is_refused_with_its_reason():
+    model = tiny("llama")
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros(61, 7))
+    with pytest.raises(UnfitModel, match=r"can't compute a prompt by itself .*shapes"):
+        AdoptedModel(model, name="tiny")
 
 
 def test_a_model_with_one_layer_that_keeps_to_itself_is_refused():
