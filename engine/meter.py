@@ -30,17 +30,19 @@ from .request import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Mean and 95th percentile in seconds; None where there was nothing to wait for."""
+    """Mean and percentiles in seconds; None where there was nothing to wait for."""
 
-    mean_s: float | None
-    p95_s: float | None
+    mean_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
 
     @classmethod
     def of(cls, seconds: Iterable[float]) -> Waits:
         values = np.fromiter(seconds, dtype=float)
         if not len(values):
-            return cls(None, None)
-        return cls(float(values.mean()), float(np.percentile(values, 95)))
+            return cls()
+        p95, p99 = np.percentile(values, (95, 99)).tolist()
+        return cls(float(values.mean()), p95, p99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +100,13 @@ class _Life:
 class Meter:
     """A sink that counts. Holds one number per waiting time, and per request while it lives.
 
-    `prompts`: who arrives when by the clock, if not whenever the engine takes it in.
+    `prompts` say who arrives when, if not whenever the engine takes it in, and of which priority
+    it is.
     """
 
     def __init__(self, clock: Clock, prompts: Iterable[Prompt] = ()) -> None:
         self._clock = clock
-        self._arrivals = {p.request: p.arrival_s for p in prompts if p.arrival_s is not None}
+        self._prompts = {prompt.request: prompt for prompt in prompts}
         self._lives: dict[str, _Life] = {}
         self._held: set[tuple[int, int]] = set()
         self._pool = 1
@@ -158,9 +161,13 @@ class Meter:
         self._pool = event.num_blocks * max(len(event.groups), 1)
 
     def _added(self, event: RequestAdded) -> None:
-        arrived = self._arrivals.get(event.parent or event.request, self._clock.now())
         further = event.parent is not None
-        self._lives[event.request] = _Life(arrived, event.priority or 0, further)
+        arrived, priority = self._clock.now(), event.priority or 0
+        prompt = self._prompts.get(event.parent or event.request)
+        if prompt is not None:
+            arrived = arrived if prompt.arrival_s is None else prompt.arrival_s
+            priority = prompt.priority
+        self._lives[event.request] = _Life(arrived, priority, further)
         self._count["requests"] += 1
         if not further:
             self._count["prompt_tokens"] += len(event.prompt_tokens)

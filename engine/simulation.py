@@ -26,11 +26,16 @@ def simulate(
     config: EngineConfig,
     prompts: Sequence[Prompt],
     cost: StepCost,
+    *,
+    asked: Sequence[Prompt] | None = None,
     on_step: Callable[[Engine], None] = lambda engine: None,
 ) -> Simulated:
-    """Run to the end. Raises `PromptRefused` for a request that could never be served."""
+    """Run to the end. `asked` are the prompts by whose priorities it is measured, if not the same.
+
+    Raises `PromptRefused` for a request that could never be served.
+    """
     clock = SimulatedClock(cost, config.steps_in_flight)
-    meter = Meter(clock, prompts)
+    meter = Meter(clock, asked or prompts)
     engine = make_engine(model, config, prompts, meter, clock=clock, define_pieces=False)
     stuck = None
     try:

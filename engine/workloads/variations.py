@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...recorder.errors import BadInput
+from ..request import Prompt
 from .spec import PromptSpec
 
 
@@ -19,8 +20,8 @@ def faster(specs: Sequence[PromptSpec], speed: float) -> tuple[PromptSpec, ...]:
     )
 
 
-def without_priorities(specs: Sequence[PromptSpec]) -> tuple[PromptSpec, ...]:
-    return tuple(replace(spec, priority=0) for spec in specs)
+def without_priorities(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    return tuple(replace(prompt, priority=0) for prompt in prompts)
 
 
 def leading(specs: Sequence[PromptSpec], count: int | None) -> tuple[PromptSpec, ...]:

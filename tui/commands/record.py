@@ -7,26 +7,29 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.progress import Progress
 from rich.table import Table
 
 from ...engine.admission import refuse_impossible
+from ...engine.clock import Clock, SimulatedClock, WallClock
 from ...engine.config import EngineConfig
 from ...engine.engine import DidNotFinish, Engine
 from ...engine.faults.registry import fault_named, policy_of, with_implied
-from ...engine.llm import Model, make_engine, open_model
-from ...engine.prompts_file import read_prompts
+from ...engine.llm import Model, SymbolicModel, make_engine, open_model
 from ...engine.request import Prompt, Request
-from ...engine.workload import SCENARIOS, PromptSpec, scenario_named
+from ...engine.workloads.spec import PromptSpec
 from ...recorder.errors import BadInput, OutputExists
 from ...recorder.writer import TraceWriter
 from ...replay.oracles import foreign_passphrases
 from ...replay.policies import Shadow
 from ..console import err, out, say
 from ..options import Switches, given, unused_path
+from ..workloads import Source
+
+ClockName = Literal["wall", "simulated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ def record(
     model: str = "canary",
     prompts: Path | None = None,
     scenario: str | None = None,
+    poisson: str | None = None,
+    first: int | None = None,
+    clock: ClockName | None = None,
     max_new_tokens: int = 32,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
@@ -71,9 +77,17 @@ def record(
     model
         canary, smollm2, symbolic (no weights), or the path of a transformers model.
     prompts
-        Plain text with one prompt a line, or JSON lines.
+        Plain text with one prompt a line, JSON lines, or a Mooncake request trace (known by its
+        fields: timestamp, input_length, output_length, hash_ids).
     scenario
         A workload by name: default.
+    poisson
+        Random traffic, as in `kvrewind simulate --help`: rate=4,count=100,...
+    first
+        Take only that many requests of the workload.
+    clock
+        By what prompts arrive that arrive in seconds: wall, or simulated (the model takes the time
+        that an 8B model takes on an A100, and nobody waits); simulated where the model is.
     max_new_tokens
         Most tokens to generate for a prompt that names no limit of its own.
     output
@@ -81,18 +95,17 @@ def record(
     force
         Write over an existing trace.
     """
-    if prompts is not None and scenario is not None:
-        raise BadInput("give either --prompts or --scenario, not both")
     if output is not None and output.exists() and not force:
         raise OutputExists(output)
     if max_new_tokens < 1:
         raise BadInput(f"--max-new-tokens must be at least 1, not {max_new_tokens}")
     chosen = dict(given(switches))
-    specs, settings = _workload(prompts, scenario, chosen.get("seed", 0))
-    config = with_implied(EngineConfig(**(settings | chosen)))
+    workload = Source.of(prompts, scenario, poisson, first).workload(chosen.get("seed", 0))
+    config = with_implied(EngineConfig(**(dict(workload.switches) | chosen)))
     loaded = open_model(model, config)
-    tokenized = tokenize(loaded, specs, max_new_tokens)
-    recorded = record_run(loaded, config, tokenized, output or unused_path("run"), force=force)
+    tokenized = tokenize(loaded, workload.specs, max_new_tokens)
+    path = output or unused_path("run")
+    recorded = record_run(loaded, config, tokenized, path, force=force, clock_name=clock)
     _print_answers(recorded, loaded)
     _print_summary(recorded)
     return 0
@@ -110,6 +123,7 @@ def record_run(
     *,
     force: bool = False,
     progress: bool = True,
+    clock_name: ClockName | None = None,
 ) -> Recorded:
     """Run to the end and record it. What can't be served is refused before the file is made.
 
@@ -120,7 +134,10 @@ def record_run(
     shadow = Shadow(policy_of(config))
     policy = shadow if config.faults else None
     with TraceWriter(path, force=force) as writer:
-        engine = make_engine(model, config, prompts, writer, runner=runner, policy=policy)
+        clock = _clock(clock_name, model, config)
+        engine = make_engine(
+            model, config, prompts, writer, runner=runner, policy=policy, clock=clock
+        )
         started = time.perf_counter()
         try:
             _run(engine, len(prompts), progress)
@@ -156,13 +173,10 @@ def _run(engine: Engine, requests: int, show: bool) -> None:
             say(str(stuck))
 
 
-def _workload(
-    prompts: Path | None, scenario: str | None, seed: int
-) -> tuple[Sequence[PromptSpec], Any]:
-    if prompts is not None:
-        return read_prompts(prompts), {}
-    workload = scenario_named(scenario or next(iter(SCENARIOS)), seed)
-    return workload.specs, dict(workload.switches)
+def _clock(name: ClockName | None, model: Model, config: EngineConfig) -> Clock:
+    if (name or ("simulated" if model.name == SymbolicModel.name else "wall")) == "simulated":
+        return SimulatedClock(steps_in_flight=config.steps_in_flight)
+    return WallClock()
 
 
 def _print_answers(recorded: Recorded, model: Model) -> None:
