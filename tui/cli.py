@@ -36,7 +36,19 @@ def build_app() -> App:
     """Every command. What they need is loaded here and not before: see `_loading`."""
     from cyclopts import App
 
-    from .commands import bisect, check, demo, doctor, faults, files, info, open, record, replay
+    from .commands import (
+        bisect,
+        check,
+        demo,
+        doctor,
+        faults,
+        files,
+        info,
+        open,
+        record,
+        replay,
+        simulate,
+    )
 
     app = App(name="kvrewind", help=HELP, help_format="markdown", version=_version)
     app.suppress_keyboard_interrupt = False
@@ -50,6 +62,7 @@ def build_app() -> App:
     app.command(files.import_trace, name="import")
     app.command(files.export_trace, name="export")
     app.command(info.info)
+    app.command(simulate.simulate)
     app.command(faults.faults)
     app.command(doctor.doctor)
     return app
