@@ -41,10 +41,13 @@ from .kv_footprint import Footprint, GroupFootprint
 from .memory_report import Ask, Memory, Run, Series, report_of
 from .pool_tally import NOTHING, PoolTally, Sample
 from .reducer import apply
-from .state import State
+from .state import Block, Pool, State
 
 _OPEN_STEPS = 8
 """How far back a late event still corrects the sample of its step."""
+
+_LONGEST_TABLE = 1 << 22
+"""An index past this is nonsense, and not worth a table of that length."""
 
 _COMPUTED = ("prefill", "decode", "draft")
 _NO_TOKENS = ("pad", "dummy")
@@ -125,17 +128,17 @@ class MemoryAccount:
         self._longest = max(self._longest, len(event.prompt_tokens))
 
     def _request_revised(self, envelope: Envelope, event: RequestRevised) -> None:
-        pools = self._state.pools
-        tables = {group: pool.table(event.request) for group, pool in pools.items()}
-        before = {
-            (group, number): pools[group].block(number)
-            for group, table in tables.items()
-            for number in table
-            if number is not None
-        }
+        before: dict[tuple[int, int], Block] = {}
+        for group, pool in self._state.pools.items():
+            table = _table(pool, event.request)
+            pool.tables[event.request] = table
+            before |= {(group, n): pool.block(n) for n in table if n is not None}
         apply(self._state, envelope)
         for (group, number), block in before.items():
-            self._tally(group).moved(number, block, pools[group].block(number))
+            after = self._state.pool(group).block(number)
+            self._tally(group).moved(number, block, after)
+        for pool in self._state.pools.values():
+            pool.tables.clear()
         length = max(event.tokens_kept, 0) + len(event.tokens or ())
         self._longest = max(self._longest, length)
         reserved = self._reserved.get(event.request)
@@ -173,7 +176,7 @@ class MemoryAccount:
     def _block_changed(self, envelope: Envelope, event: Any) -> None:
         pool = self._state.pool(event.group)
         before = pool.block(event.block)
-        apply(self._state, envelope)
+        apply(self._state, _off_the_table(envelope))
         pool.free.clear()
         self._tally(event.group).moved(event.block, before, pool.block(event.block))
 
@@ -260,8 +263,6 @@ class MemoryAccount:
         if request in self._finished and request not in self._holds:
             self._finished.discard(request)
             self._state.requests.pop(request, None)
-            for pool in self._state.pools.values():
-                pool.tables.pop(request, None)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -280,6 +281,26 @@ class MemoryAccount:
         self._closed = step
         for series, value in zip(self._series.values(), (*sample, residents, tokens), strict=True):
             series.add(step, value)
+
+
+def _off_the_table(envelope: Envelope) -> Envelope:
+    """The same event at a negative index: the fold keeps block tables as tuples, which cost their
+    length at every change, and leaves negative entries out. Holders stay told apart."""
+    event = envelope.event
+    if isinstance(event, BlockAllocated | BlockShared | BlockReleased) and event.index is not None:
+        return envelope._replace(event=replace(event, index=-1 - event.index))
+    return envelope
+
+
+def _table(pool: Pool, request: str) -> tuple[int | None, ...]:
+    """The request's block table, by what its blocks say of their holders."""
+    places = {
+        -1 - holder.table_index: number
+        for number, block in pool.blocks.items()
+        for holder in block.holders
+        if holder.request == request and holder.table_index is not None
+    }
+    return tuple(places.get(i) for i in range(min(max(places, default=-1), _LONGEST_TABLE) + 1))
 
 
 _TRANSITIONS: Mapping[type[Event], Callable[[MemoryAccount, Envelope, Any], None]] = {

@@ -33,15 +33,12 @@ class Series:
     count: int = 0
     peak: int | None = None
     peak_step: int | None = None
-    least: int | None = None
 
     def add(self, step: int, value: int) -> None:
         self.total += value
         self.count += 1
         if self.peak is None or value > self.peak:
             self.peak, self.peak_step = value, step
-        if self.least is None or value < self.least:
-            self.least = value
 
     @property
     def mean(self) -> float | None:
@@ -114,6 +111,17 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """Blocks that are neither held nor cached; `least` in the step that left the fewest."""
+
+    mean_blocks: float
+    mean_bytes: float | None
+    mean_share: float
+    least_blocks: int
+    least_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fragmentation:
     """Slots that are held and not written; the share is of what is held."""
 
@@ -161,8 +169,7 @@ class Memory:
     held: Level | None
     cached: Level | None
     """Blocks that nobody holds and that the prefix index keeps."""
-    least_free_blocks: int | None
-    """In the step that left the fewest."""
+    free: Free | None
     fragmentation: Fragmentation | None
     saved: Level | None
     """By sharing: holders beyond the first."""
@@ -188,7 +195,7 @@ def report_of(run: Run, ask: Ask) -> Memory:
         steps=run.series["held"].count,
         held=_level(run, "held") if told else None,
         cached=_level(run, "cached") if told else None,
-        least_free_blocks=_least_free(run, pool) if told else None,
+        free=_free(run, pool) if told and pool is not None else None,
         fragmentation=_fragmentation(run) if told and SlotsWritten in run.seen else None,
         saved=_level(run, "spare") if told else None,
         contiguous=Contiguous(
@@ -270,11 +277,17 @@ def _level(run: Run, name: str) -> Level:
     )
 
 
-def _least_free(run: Run, pool: PoolSize | None) -> int | None:
-    taken = run.series["taken_blocks"].peak
-    if pool is None or taken is None:
-        return None
-    return pool.blocks * max(len(run.footprint.groups), 1) - taken
+def _free(run: Run, pool: PoolSize) -> Free:
+    blocks = pool.blocks * max(len(run.footprint.groups), 1)
+    taken, size = run.series["taken_blocks"], run.series["taken"].mean or 0.0
+    capacity = _capacity(run) or 0
+    return Free(
+        mean_blocks=blocks - (taken.mean or 0.0),
+        mean_bytes=_in_bytes(run, capacity - size),
+        mean_share=_share(capacity - size, capacity) or 0.0,
+        least_blocks=blocks - (taken.peak or 0),
+        least_step=taken.peak_step or 0,
+    )
 
 
 def _fragmentation(run: Run) -> Fragmentation | None:

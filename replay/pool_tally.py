@@ -18,7 +18,8 @@ class Sample(NamedTuple):
     cached: int
     """In blocks that nobody holds and that keep a key."""
     taken_blocks: int
-    """Held or cached: neither free nor new."""
+    taken: int
+    """Held or cached: not free."""
     spare_blocks: int
     spare: int
     """In holders beyond the first of each block: what sharing saved."""
@@ -103,6 +104,7 @@ class PoolTally:
             cached_blocks=self.cached,
             cached=self.cached * block,
             taken_blocks=self.held + self.cached,
+            taken=(self.held + self.cached) * block,
             spare_blocks=self.spare,
             spare=self.spare * block,
             unwritten_slots=unwritten,

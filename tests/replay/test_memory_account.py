@@ -106,7 +106,10 @@ def test_the_pool_is_followed_from_step_to_step() -> None:
     assert memory.held.peak_step == 2
     assert (memory.cached.mean_blocks, memory.cached.peak_blocks) == (0.25, 1)
     assert memory.cached.peak_step == 4
-    assert memory.least_free_blocks == 5
+    assert memory.free is not None
+    assert (memory.free.mean_blocks, memory.free.mean_bytes) == (8 - 2.25, 512 * (8 - 2.25))
+    assert memory.free.mean_share == (8 - 2.25) / 8
+    assert (memory.free.least_blocks, memory.free.least_step) == (5, 2)
 
 
 def test_slots_held_and_not_written_are_internal_fragmentation() -> None:
@@ -212,7 +215,8 @@ def test_kv_groups_count_with_their_own_bytes_and_windows() -> None:
     assert memory.pool.never_used_blocks == 16 - 6
     assert memory.held.mean_bytes == (2 * 128 + 2 * 256 + 3 * 128 + 2 * 256) / 2
     assert (memory.held.peak_blocks, memory.held.peak_bytes) == (5, 896)
-    assert memory.least_free_blocks == 11
+    assert memory.free is not None and memory.free.least_blocks == 11
+    assert memory.free.mean_bytes == 8 * 384 - memory.held.mean_bytes
     assert memory.fragmentation is not None
     assert memory.fragmentation.mean_slots == 6 / 2
     assert memory.fragmentation.mean_bytes == (3 * 32 + 3 * 64) / 2
@@ -261,6 +265,25 @@ def test_a_revised_request_reserves_what_it_has_grown_to() -> None:
     assert memory.contiguous.longest is not None and memory.need is not None
     assert memory.contiguous.longest.mean_tokens == (20 + 34) / 2
     assert memory.need.length == 34
+
+
+def test_a_block_whose_tokens_were_revised_away_is_not_cached_afterwards() -> None:
+    trace = new()
+    trace.next_step()
+    trace.add("A", range(8))
+    for index in (0, 1):
+        trace.allocate("A", index, 5 + index)
+    trace.step(("A", 0, 8))
+    for index in (0, 1):
+        trace.register("A", index, f"k{index}")
+    trace.emit(RequestRevised(request="A", tokens_kept=5))
+    trace.finish("A")
+    trace.next_step()
+    trace.add("B", range(2))
+    trace.allocate("B", 0, 0)
+    trace.step(("B", 0, 2))
+    cached = of(trace).cached
+    assert cached is not None and (cached.peak_blocks, cached.peak_step) == (1, 2)
 
 
 def test_a_copy_writes_and_a_scrub_or_a_new_pool_unwrites() -> None:

@@ -120,11 +120,19 @@ def _print_memory(memory: Memory) -> None:
     for part in (use(memory), fragmentation(memory), contiguous(memory)):
         if part is not None:
             out().print()
-            out().print(_table(part) if isinstance(part, Grid) else part, markup=False)
+            _print_part(part)
     if memory.missing:
         out().print()
     for sentence in memory.missing:
         out().print(f"not told: {sentence}", markup=False, style="dim")
+
+
+def _print_part(part: Grid | str) -> None:
+    if isinstance(part, str):
+        out().print(part, markup=False)
+        return
+    out().print(part.title, markup=False)
+    out().print(_table(part), markup=False)
 
 
 def _table(grid: Grid) -> Table:

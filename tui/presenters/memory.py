@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...replay.kv_footprint import SCALE_BYTES, SCALED, GroupFootprint
-from ...replay.memory_report import Level, Memory, Need, PoolSize, Reservation
+from ...replay.memory_report import Free, Level, Memory, Need, PoolSize, Reservation
 
 UNKNOWN = "unknown"
 
@@ -13,6 +13,7 @@ UNKNOWN = "unknown"
 class Grid(NamedTuple):
     """Cells under headings; the first column is text, the others are figures."""
 
+    title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
@@ -28,7 +29,7 @@ def costs(memory: Memory) -> list[tuple[str, str]]:
         rows.append(("the pool", _pool(memory.pool, memory)))
     if memory.need is not None:
         rows.append(("a request", _request(memory.need)))
-        rows.append((counted(memory.need.requests, "such request"), _need(memory.need)))
+        rows.append((counted(memory.need.requests, "request"), _need(memory.need)))
     return rows
 
 
@@ -36,12 +37,15 @@ def use(memory: Memory) -> Grid | None:
     """What the pool held while the steps were computed."""
     named = (
         ("held by requests", memory.held),
-        ("cached, held by nobody", memory.cached),
+        ("cached, unheld", memory.cached),
         ("saved by sharing", memory.saved),
     )
-    rows = tuple(_level(name, level) for name, level in named if level is not None)
-    headings = ("mean blocks", "", "of pool", "peak blocks", "", "of pool", "in step")
-    return Grid((f"over {counted(memory.steps, 'step')}", *headings), rows) if rows else None
+    rows = [_level(name, level) for name, level in named if level is not None]
+    if memory.free is not None:
+        rows.insert(2, _free(memory.free))
+    headings = ("blocks", "mean", "", "of pool", "peak", "", "of pool", "step")
+    title = f"the pool over {counted(memory.steps, 'step')}"
+    return Grid(title, headings, tuple(rows)) if rows else None
 
 
 def fragmentation(memory: Memory) -> str | None:
@@ -49,7 +53,8 @@ def fragmentation(memory: Memory) -> str | None:
     if found is None or found.mean_share is None:
         return None
     of = _amount(found.mean_bytes, found.mean_slots, "slot")
-    return f"internal fragmentation: {percent(found.mean_share)} of what is held ({of}, mean)"
+    share = percent(found.mean_share)
+    return f"internal fragmentation: {share} of what is held is not written ({of}, mean)"
 
 
 def contiguous(memory: Memory) -> Grid | None:
@@ -58,7 +63,7 @@ def contiguous(memory: Memory) -> Grid | None:
     if held is None:
         return None
     paged = (
-        "in blocks, as in this run",
+        "in blocks, as it was",
         _amount(held.mean_bytes, held.mean_blocks, "block"),
         _amount(held.peak_bytes, held.peak_blocks, "block"),
         percent(unwritten.mean_share if unwritten else None),
@@ -66,7 +71,8 @@ def contiguous(memory: Memory) -> Grid | None:
     )
     reserved = (memory.contiguous.longest, memory.contiguous.context)
     rows = (paged, *(_reservation(each) for each in reserved if each is not None))
-    return Grid(("each request's memory", "mean", "peak", "unwritten", "x held"), rows)
+    title = "what contiguous allocation would have reserved for the same requests"
+    return Grid(title, ("each request", "mean", "peak", "unwritten", "x held"), rows)
 
 
 def size(count: float | None) -> str:
@@ -114,33 +120,29 @@ def _each(memory: Memory) -> str:
 
 
 def _pool(pool: PoolSize, memory: Memory) -> str:
-    told = [counted(pool.blocks, "block")]
+    told = counted(pool.blocks, "block")
     if len(memory.groups) > 1:
-        told[0] += " a KV group"
+        told += " a KV group"
     if pool.tokens is not None:
-        told.append(counted(pool.tokens, "token"))
+        told += f", {counted(pool.tokens, 'token')}"
     if pool.sentinels:
-        told.append(f"{counted(pool.sentinels, 'sentinel')} besides")
+        told += f", and {counted(pool.sentinels, 'sentinel')}"
     if memory.held is not None:
-        told.append(f"{pool.never_used_blocks:,} never used")
-    if memory.least_free_blocks is not None:
-        told.append(f"{memory.least_free_blocks:,} free at the fewest")
-    return f"{size(pool.bytes)}: {', '.join(told)}"
+        told += f"; {pool.never_used_blocks:,} never used"
+    return f"{size(pool.bytes)}: {told}"
 
 
 def _request(need: Need) -> str:
+    told = f"of {counted(need.length, 'token')} takes {size(need.bytes_per_request)}"
     blocks = need.blocks_per_request
-    in_blocks = f", in {counted(blocks, 'block')}" if blocks is not None else ""
-    return f"{size(need.bytes_per_request)} at {counted(need.length, 'token')}{in_blocks}"
+    return told if blocks is None else f"{told}, in {counted(blocks, 'block')}"
 
 
 def _need(need: Need) -> str:
-    told = f"need {size(need.bytes)}"
+    told = f"of {counted(need.length, 'token')} need {size(need.bytes)}"
     if need.blocks is not None:
-        told += f", in blocks {size(need.block_bytes)} ({need.blocks:,})"
-    if need.fit is not None:
-        told += f"; the pool has room for {need.fit:,}"
-    return told
+        told += f" ({size(need.block_bytes)} in {counted(need.blocks, 'block')})"
+    return told if need.fit is None else f"{told}; room for {need.fit:,}"
 
 
 def _level(name: str, level: Level) -> tuple[str, ...]:
@@ -156,6 +158,20 @@ def _level(name: str, level: Level) -> tuple[str, ...]:
     )
 
 
+def _free(free: Free) -> tuple[str, ...]:
+    """The other way round: the figure in place of the peak is the least."""
+    return (
+        "free",
+        f"{free.mean_blocks:,.1f}",
+        _optional(free.mean_bytes),
+        _share(free.mean_share),
+        f"{free.least_blocks:,}",
+        "at least",
+        "",
+        str(free.least_step),
+    )
+
+
 def _optional(count: float | None) -> str:
     return "" if count is None else size(count)
 
@@ -166,9 +182,9 @@ def _share(share: float | None) -> str:
 
 def _reservation(reserved: Reservation) -> tuple[str, ...]:
     name = (
-        "contiguous, its longest"
+        "prompt + max_new_tokens"
         if reserved.length is None
-        else f"contiguous, {counted(reserved.length, 'token')}"
+        else f"the context, {counted(reserved.length, 'token')}"
     )
     times = reserved.mean_times_held
     return (
