@@ -101,6 +101,7 @@ class BlockPool:
         )
         self._journal = journal
         self._moves: list[BlockMove] = []
+        self._freed_cached: dict[int, tuple[Request, int]] = {}
         self._handed_out_last: tuple[int, HandedOut] | None = None
         """The step in which it was, and to whom."""
 
@@ -125,6 +126,12 @@ class BlockPool:
     def give_back(self, block: int) -> None:
         """One transfer less uses the block."""
         self._free.give_back(block)
+
+    def take_freed_cached(self) -> dict[int, tuple[Request, int]]:
+        """Cached blocks that were freed since the last call: by whom, and from which index of its
+        table. Some may have been handed out again."""
+        freed, self._freed_cached = self._freed_cached, {}
+        return freed
 
     def take_moves(self) -> tuple[BlockMove, ...]:
         """The scrubs and copies that the device must carry out, in this order, before the writes
@@ -234,6 +241,8 @@ class BlockPool:
             self._release(block, request, index, released.ref_count, None, decision)
         if released.freed:
             self._free_block(block, decision)
+            if block.entry is not None:
+                self._freed_cached[block.block_id] = request, index
             if self.rules.scrub_at == "free":
                 self._consider_scrub("scrub", block, request, index)
 

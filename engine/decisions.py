@@ -163,11 +163,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A request ended while a step that uses its blocks is under way. Answer: bool, whether they
-    are released before that step has completed."""
+    """A request ended while a step or a transfer that uses its blocks is under way. Answer: bool,
+    whether they are released before that is over."""
 
     id: DecisionId
     steps_under_way: tuple[int, ...]
+    transfers_under_way: tuple[str, ...] = ()
+    """Into its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,33 @@ class Rollback:
     """Before the step."""
     proposed: tuple[int, ...]
     accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Does host memory serve as this block of a request? Answer: the host block, or None."""
+
+    id: DecisionId
+    content: Content
+    host_block: int | None
+    """The one that holds this content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A cached block that nobody holds goes to host memory. Answer: the block that is read."""
+
+    id: DecisionId
+    block: int
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """May a request run that host memory is loaded for? Answer: bool."""
+
+    id: DecisionId
+    transfers_under_way: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +303,9 @@ Question = (
     | Copy
     | Retire
     | Rollback
+    | Load
+    | Store
+    | Ready
     | Staging
     | Replay
     | Table
@@ -331,9 +363,15 @@ def reference_answer(question: Question) -> Answer:
         case Copy():
             return question.first_written if question.ref_count > 1 else None
         case Retire():
-            return not question.steps_under_way
+            return not (question.steps_under_way or question.transfers_under_way)
         case Rollback():
             return question.computed + 1 + question.accepted
+        case Load():
+            return question.host_block
+        case Store():
+            return question.block
+        case Ready():
+            return not question.transfers_under_way
         case Staging():
             return next(name for name in question.buffers if name not in question.in_use)
         case Replay():

@@ -83,13 +83,14 @@ class Engine:
             BlockPool(config.num_blocks, self.journal, number, PoolRules.of(config))
             for number in range(len(groups))
         )
-        paragraph_tokens = runner.card.paragraph_tokens
-        self.scheduler = Scheduler(config, self.pools, groups, self.journal, paragraph_tokens)
+        self.scheduler = Scheduler(config, self.pools, groups, self.journal, runner)
         self.requests: dict[str, Request] = {}
         self._builder = InputBuilder(config, self.journal, groups)
         self._device = device_for(runner, config.steps_in_flight)
         self._buffers = DecodeBuffers(self.journal, config.steps_in_flight)
         self._flights: list[Flight] = []
+        self._retiring: list[Request] = []
+        """Ended while host memory was loaded for them."""
         self._arrivals = Arrivals(clock)
         self._aborts: list[tuple[int, str]] = []
         self._clock = clock
@@ -166,7 +167,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._arrivals or self._flights) or self.scheduler.has_work
+        under_way = self._arrivals or self._flights or self.scheduler.host.is_busy
+        return bool(under_way) or self.scheduler.has_work
 
     def step(self) -> bool:
         """One scheduler step; False for one without rows, which only takes inputs in.
@@ -175,10 +177,13 @@ class Engine:
         """
         self.journal.step += 1
         self._take_inputs()
+        is_moving = self.scheduler.host.is_busy
+        self._finish_transfers()
         if self._flights and self.scheduler.might_preempt():
             self._complete()  # nobody is preempted while the device uses their blocks
         before = len(self._flights)
         rows = self.scheduler.schedule([row for flight in self._flights for row in flight.rows])
+        self.scheduler.host.start_stores(spare=len(self.scheduler.running))
         if rows:
             self._send(rows)
         while len(self._flights) >= self.config.steps_in_flight or (self._flights and not rows):
@@ -186,7 +191,14 @@ class Engine:
         self._start_next()
         if not rows and not before:
             self._tell_clock(())
-        return bool(rows) or before > 0
+        return bool(rows) or before > 0 or is_moving or self.scheduler.host.is_busy
+
+    def _finish_transfers(self) -> None:
+        host = self.scheduler.host
+        host.finish_due()
+        for request in [r for r in self._retiring if not host.under_way(r)]:
+            self._retiring.remove(request)
+            self.scheduler.release(request)
 
     def _tell_clock(self, rows: Sequence[Row]) -> None:
         if self._clock is not None:
@@ -325,15 +337,17 @@ class Engine:
         return "length" if request.num_sampled >= prompt.max_new_tokens else None
 
     def _finish(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
-        """Ends a request; its blocks stay as long as a step under way uses them."""
-        under_way = [flight for flight in self._flights if flight.has_row_of(request)]
+        """Ends a request; its blocks stay as long as a step or a transfer under way uses them."""
+        flights = [flight for flight in self._flights if flight.has_row_of(request)]
+        transfers = self.scheduler.host.under_way(request)
         release = True
-        if under_way:
+        if flights or transfers:
             id = self.journal.id("retire", request, 0)
-            release = self.journal.decide(Retire(id, tuple(f.step for f in under_way)))
+            steps = tuple(flight.step for flight in flights)
+            release = self.journal.decide(Retire(id, steps, transfers))
         self.scheduler.finish(request, reason, release=release, message=message)
         if not release:
-            under_way[-1].retiring.append(request)
+            (flights[-1].retiring if flights else self._retiring).append(request)
 
     def _take_inputs(self) -> None:
         for prompt in self._arrivals.take_due(self.step_number):

@@ -72,12 +72,12 @@ class PrefixLookup:
         self._pools = pools
         self._groups = groups
         self._journal = journal
-        self._content = content
+        self.content = content
         self._unit = unit
 
     def of(self, request: Request) -> Lookup:
         leading = _Group(self, request, 0)
-        usable, in_index = self._usable(request), 0
+        usable, in_index = self.usable(request), 0
         while in_index < usable and leading.has(in_index):
             in_index += 1
         others = [_Group(self, request, number) for number in range(1, len(self._groups))]
@@ -102,15 +102,15 @@ class PrefixLookup:
         """What `PrefixLookedUp.missed_because` says."""
         if lookup.blocks < lookup.whole:
             return self._why_groups_missed(request, lookup)
-        has_more = lookup.in_index < self._usable(request)
-        missed = self._content(request, lookup.in_index) if has_more else None
+        has_more = lookup.in_index < self.usable(request)
+        missed = self.content(request, lookup.in_index) if has_more else None
         return self._why(request, lookup.in_index, lookup.whole, missed, 0)
 
     def _why_groups_missed(self, request: Request, lookup: Lookup) -> str | None:
         """The first block inside the window of another group that this lacks."""
         for number, pool in enumerate(self._pools):
             for index in range(self.first_needed(number, lookup.whole), lookup.whole):
-                content = self._content(request, index)
+                content = self.content(request, index)
                 if pool.cache.holding(content) is None:
                     return self._why(request, index, index, content, number)
         return None
@@ -128,12 +128,12 @@ class PrefixLookup:
             index=self._pools[group].cache,
         )
 
-    def _usable(self, request: Request) -> int:
-        """The last token is always computed: its logits are needed."""
+    def usable(self, request: Request) -> int:
+        """Whole blocks that needn't be computed, at best: the last token's logits are needed."""
         return (len(request.tokens) - 1) // self._block_size
 
     def _whole(self, request: Request, found: int) -> int:
-        content = partial(self._content, request)
+        content = partial(self.content, request)
         ends = self._pools[0].cache
         return self._unit.whole(found, request.tokens, self._block_size, content, ends)
 
@@ -149,7 +149,7 @@ class PrefixLookup:
 
     def ask(self, request: Request, index: int, group: int) -> tuple[Share, Hit | None]:
         id = self._journal.next_id("share", request, index, group)
-        question = Share(id, self._content(request, index), self._pools[group].cache)
+        question = Share(id, self.content(request, index), self._pools[group].cache)
         return question, self._journal.answer(question)
 
 

@@ -69,6 +69,8 @@ FinishReason = Literal["eos", "length", "aborted", "error"]
 
 class Status(Enum):
     WAITING = "waiting"
+    LOADING = "loading"
+    """Admitted; host memory is loaded into its blocks."""
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"

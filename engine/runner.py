@@ -56,23 +56,11 @@ class KVGroup:
         return cls(tuple(group["layers"]), group.get("window"))
 
 
-class Runner(Protocol):
-    """Computes steps over a paged pool of num_blocks x block_size slots that it owns."""
-
-    @property
-    def card(self) -> ModelCard: ...
-
-    def begin(self, request: Request) -> None:
-        """A request was taken in. Only the simulator, which knows what each should say, cares."""
-        ...
-
-    def execute(self, inputs: StepInputs) -> StepOutput:
-        """Scrubs, copies, writes the step's KV into `slot_mapping`, attends, and chooses the
-        step's samples."""
-        ...
+class BlockMemory(Protocol):
+    """The device memory of the blocks, and the host memory behind it."""
 
     def move(self, moves: Sequence[BlockMove]) -> None:
-        """Scrubs and copies, in their order, at once and not with the next step."""
+        """Scrubs and copies, in their order."""
         ...
 
     def digest(self, block: int, group: int) -> str:
@@ -84,5 +72,24 @@ class Runner(Protocol):
         ...
 
     def load(self, host_blocks: Sequence[int], blocks: Sequence[int], group: int) -> None:
-        """Copy what host blocks keep into blocks of the pool."""
+        """Copy what host blocks keep into blocks of the device."""
+        ...
+
+
+class Runner(Protocol):
+    """Computes steps over a paged pool of num_blocks x block_size slots that it owns."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    @property
+    def memory(self) -> BlockMemory: ...
+
+    def begin(self, request: Request) -> None:
+        """A request was taken in. Only the simulator, which knows what each should say, cares."""
+        ...
+
+    def execute(self, inputs: StepInputs) -> StepOutput:
+        """Carries out the step's moves, writes its KV into `slot_mapping`, attends, and chooses
+        its samples."""
         ...

@@ -8,7 +8,7 @@ vLLM).
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..recorder.events import (
@@ -21,15 +21,18 @@ from ..recorder.events import (
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .contents import Contents
-from .decisions import Admit, Fork
+from .decisions import Admit, Fork, Ready
 from .granularity import Unit
+from .host_tier import HostTier, Loads
 from .inputs import BlockMove
 from .journal import Journal
 from .lookup import Lookup, PrefixLookup
 from .publishing import Publisher
 from .request import FinishReason, Request, Status
+from .room import Room
 from .rows import Row
-from .runner import KVGroup
+from .runner import KVGroup, Runner
+
 
 class Scheduler:
     """Waiting and running requests. Admission, preemption and finishing happen here only."""
@@ -40,7 +43,7 @@ class Scheduler:
         pools: Sequence[BlockPool],
         groups: Sequence[KVGroup],
         journal: Journal,
-        paragraph_tokens: Set[int] = frozenset(),
+        runner: Runner,
     ) -> None:
         self.config = config
         self.pools = pools
@@ -50,14 +53,16 @@ class Scheduler:
         self._journal = journal
         self._contents = Contents(config.block_size, config.sharing)
         self._publisher = Publisher(config, pools, self._contents)
-        self._lookup = PrefixLookup(
+        self.room = Room(config.block_size, pools)
+        self.lookup = PrefixLookup(
             config.block_size,
             pools,
             groups,
             journal,
             self._contents.of,
-            Unit(config.granularity, paragraph_tokens),
+            Unit(config.granularity, runner.card.paragraph_tokens),
         )
+        self.host = HostTier(config, pools, self.lookup, runner.memory, journal)
 
     @property
     def has_work(self) -> bool:
@@ -91,13 +96,11 @@ class Scheduler:
     def might_preempt(self) -> bool:
         """Whether the running requests may need more blocks than there are. Never wrongly False."""
         most = self.config.max_num_batched_tokens
-        wanted = [
-            (r, min(r.prefill_until - r.computed, most) if r.is_prefilling else 1)
-            for r in self.running
-        ]
-        return any(
-            sum(len(self._unmapped(r, count, group)) for r, count in wanted) > pool.num_free
-            for group, pool in enumerate(self.pools)
+        return not self.room.fit_all(
+            [
+                (r, min(r.prefill_until - r.computed, most) if r.is_prefilling else 1)
+                for r in self.running
+            ]
         )
 
     def publish(self, row: Row, computed: int) -> None:
@@ -128,9 +131,6 @@ class Scheduler:
         for pool in self.pools:
             pool.release_all(request, lives_on=False)
 
-    def blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.config.block_size)
-
     # Rows of running requests.
 
     def _batch(self, in_flight: Sequence[Row]) -> list[Row]:
@@ -139,7 +139,7 @@ class Scheduler:
         budget = self.config.max_num_batched_tokens
         under_way = {row.request: row for row in in_flight}
         for request in sorted(self.running, key=lambda request: request.prompt.priority):
-            if request.status is Status.RUNNING:  # not preempted for one before it
+            if self._is_ready(request):
                 row = self._running_row(request, budget, under_way)
                 if row is not None:
                     rows.append(row)
@@ -147,6 +147,16 @@ class Scheduler:
         if len(self.running) < before:
             return rows
         return rows + self._admissions(rows, budget, in_flight)
+
+    def _is_ready(self, request: Request) -> bool:
+        """Not preempted for one before it, and not waiting for host memory."""
+        if request.status is Status.LOADING:
+            id = self._journal.id("ready", request, 0)
+            question = Ready(id, self.host.under_way(request))
+            if self._journal.answer(question):
+                self._journal.carry_out(question, True)
+                request.status = Status.RUNNING
+        return request.status is Status.RUNNING
 
     def _running_row(
         self, request: Request, budget: int, under_way: Mapping[Request, Row]
@@ -178,14 +188,14 @@ class Scheduler:
         if most < 1:
             return ()
         drafts = request.drafter.propose(request.tokens, most)
-        while drafts and not self._fits(request, 1 + len(drafts)):
+        while drafts and not self.room.fits(request, 1 + len(drafts)):
             drafts = drafts[:-1]
         self._map(request, 1 + len(drafts))
         return drafts
 
     def _make_room(self, request: Request, count: int) -> bool:
         """Map the blocks of its next tokens; False when it had to be preempted itself."""
-        while not self._fits(request, count):
+        while not self.room.fits(request, count):
             victim = self._last()
             self._preempt(victim, "the pool is full")
             for pool in self.pools:
@@ -195,34 +205,15 @@ class Scheduler:
         self._map(request, count)
         return True
 
-    def _last(self) -> Request:
-        """Of the lowest urgency, the one admitted last."""
-        lowest = max(request.prompt.priority for request in self.running)
-        return next(r for r in reversed(self.running) if r.prompt.priority == lowest)
-
-    def _fits(self, request: Request, count: int) -> bool:
-        return all(
-            len(self._unmapped(request, count, group)) <= pool.num_free
-            for group, pool in enumerate(self.pools)
-        )
-
-    def _unmapped(self, request: Request, count: int, group: int) -> list[int]:
-        """Indices that its next `count` tokens need a block of their own for."""
-        table, blocks = request.tables[group], self.pools[group].blocks
-        first, end = request.computed // self.config.block_size, request.computed + count
-        indices = range(first, self.blocks_for(end))
-        held = ((index, table[index]) for index in indices)
-        return [i for i, block in held if block is None or blocks[block].ref_count > 1]
-
     def _map(self, request: Request, count: int) -> None:
-        size = self.config.block_size
-        for group, pool in enumerate(self.pools):
-            for index in self._unmapped(request, count, group):
-                if request.tables[group][index] is None:
-                    pool.allocate(request, index)
-                    self._publisher.mapped(request, index, pool)
-                    continue
-                pool.copy_on_write(request, index, max(request.computed - index * size, 0))
+        for index, pool in self.room.map(request, count):
+            self._publisher.mapped(request, index, pool)
+
+    def _last(self) -> Request:
+        """Of the lowest urgency, the one admitted last; not one that host memory is loaded for."""
+        running = [request for request in self.running if request.status is Status.RUNNING]
+        lowest = max(request.prompt.priority for request in running)
+        return next(r for r in reversed(running) if r.prompt.priority == lowest)
 
     def _trim_windows(self, request: Request, under_way: Row | None) -> None:
         """Give back the blocks that no query sees any more, of this step or one in flight."""
@@ -246,6 +237,11 @@ class Scheduler:
             under_way = self._prefix_under_way(request, (*rows, *admitted, *in_flight))
             if under_way > lookup.blocks:
                 break
+            loads = self.host.loadable(request, lookup.blocks)
+            if loads.blocks > lookup.blocks:
+                if not self._try_to_load(request, lookup, loads, budget):
+                    break
+                continue
             row = self._try_to_admit(request, lookup, budget)
             if row is None:
                 break
@@ -308,36 +304,32 @@ class Scheduler:
         self._map(request, count)
         return self._prefill_row(request, count)
 
+    def _try_to_load(self, request: Request, lookup: Lookup, loads: Loads, budget: int) -> bool:
+        """Admit it with blocks that host memory fills; it computes the rest once they are."""
+        computed = loads.blocks * self.config.block_size
+        question = Admit(self._journal.next_id("admit", request, 0), 0, budget)
+        if not self._has_blocks(request, lookup, computed) or not self._journal.answer(question):
+            return False
+        self._admit(request)
+        request.status = Status.LOADING
+        self._journal.carry_out(question, True)
+        self._take_hits(request, lookup)
+        request.computed = computed
+        for pool, wanted in zip(self.pools, loads.wanted, strict=True):
+            for one in wanted:
+                pool.allocate(request, one.index)
+        self.host.start_loads(request, loads)
+        return True
+
     def _has_blocks(self, request: Request, lookup: Lookup, tokens: int) -> bool:
-        if not self.config.preemption:
-            tokens = request.final_length
-        return all(
-            len(self._missing(request, lookup, tokens, group)) + self._reserved(group)
-            <= self._free_beside(lookup, group)
-            for group in range(len(self.pools))
-        )
-
-    def _missing(self, request: Request, lookup: Lookup, tokens: int, group: int) -> list[int]:
-        table = request.tables[group]
-        indices = range(lookup.blocks, self.blocks_for(tokens))
-        return [index for index in indices if table[index] is None]
-
-    def _reserved(self, group: int) -> int:
-        """Blocks that running requests may still need, where none may be preempted for them."""
         if self.config.preemption:
-            return 0
-        return sum(len(self._unmapped(r, r.final_length - r.computed, group)) for r in self.running)
-
-    def _free_beside(self, lookup: Lookup, group: int) -> int:
-        """Free blocks that the hits themselves don't take out of the queue."""
-        pool = self.pools[group]
-        hits = {mapped.hit.block for mapped in lookup.mapped[group]}
-        return pool.num_free_without({b for b in hits if not pool.blocks[b].ref_count})
+            return self.room.has_beside(request, lookup, tokens, ())
+        return self.room.has_beside(request, lookup, request.final_length, self.running)
 
     def _look_up(self, request: Request) -> Lookup:
         if not self.config.shares:
             return Lookup.nothing(len(self.pools))
-        return self._lookup.of(request)
+        return self.lookup.of(request)
 
     def _take_hits(self, request: Request, lookup: Lookup) -> None:
         if not lookup.asked:
@@ -348,7 +340,7 @@ class Scheduler:
                 keys=lookup.keys,
                 blocks=tuple(mapped.hit.block for mapped in lookup.found),
                 hit_tokens=lookup.blocks * self.config.block_size,
-                missed_because=self._lookup.why_missed(request, lookup),
+                missed_because=self.lookup.why_missed(request, lookup),
             )
         )
         for pool, mapped_blocks in zip(self.pools, lookup.mapped, strict=True):

@@ -8,7 +8,7 @@ that sees somebody else's says the other one's passphrase. Same arrays, same eve
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -17,7 +17,7 @@ import numpy as np
 from .canary.wordpiece import WordPiece
 from .config import EngineConfig
 from .granularity import paragraph_ends
-from .inputs import BlockCopy, BlockScrub, StepInputs
+from .inputs import BlockCopy, BlockMove, BlockScrub, StepInputs
 from .request import Request
 from .runner import ModelCard, StepOutput
 from .sampling import Sample
@@ -32,6 +32,45 @@ class Written:
     writer: str
 
 
+class SymbolicMemory:
+    """Implements `runner.BlockMemory` over what slots hold."""
+
+    def __init__(self, slots: dict[int, Written], block_size: int) -> None:
+        self._slots = slots
+        self._block_size = block_size
+        self._host: dict[int, tuple[Written | None, ...]] = {}
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        for move in moves:
+            match move:
+                case BlockScrub(block):
+                    self._put(block, (None,) * self._block_size)
+                case BlockCopy(source, destination, slots):
+                    self._put(destination, self._held(source)[:slots])
+
+    def digest(self, block: int, group: int) -> str:
+        held = [None if written is None else written.content for written in self._held(block)]
+        return blake2b(repr(held).encode(), digest_size=16).hexdigest()
+
+    def store(self, blocks: Sequence[int], host_blocks: Sequence[int], group: int) -> None:
+        self._host.update(zip(host_blocks, map(self._held, blocks), strict=True))
+
+    def load(self, host_blocks: Sequence[int], blocks: Sequence[int], group: int) -> None:
+        for host_block, block in zip(host_blocks, blocks, strict=True):
+            self._put(block, self._host[host_block])
+
+    def _held(self, block: int) -> tuple[Written | None, ...]:
+        start = block * self._block_size
+        return tuple(self._slots.get(slot) for slot in range(start, start + self._block_size))
+
+    def _put(self, block: int, held: Sequence[Written | None]) -> None:
+        for slot, written in enumerate(held, block * self._block_size):
+            if written is None:
+                self._slots.pop(slot, None)
+            else:
+                self._slots[slot] = written
+
+
 class SymbolicRunner:
     """Implements `Runner` over a pool of num_blocks x block_size slots."""
 
@@ -40,6 +79,7 @@ class SymbolicRunner:
         self._tokenizer = tokenizer
         self._speech = Speech(tokenizer, config.seed)
         self._slots: dict[int, Written] = {}
+        self.memory = SymbolicMemory(self._slots, config.block_size)
         self._requests: dict[str, Request] = {}
         self._chains: dict[str, list[int]] = {}
         self._contents: dict[tuple[object, ...], int] = {}
@@ -70,31 +110,12 @@ class SymbolicRunner:
         self._speech.begin(request.prompt)
 
     def execute(self, inputs: StepInputs) -> StepOutput:
-        for move in inputs.moves:
-            if isinstance(move, BlockScrub):
-                self._clear(move.block)
-            else:
-                self._copy(move)
+        self.memory.move(inputs.moves)
         self._write(inputs)
         wanted = zip(inputs.samples, inputs.logit_tokens.tolist(), strict=True)
         return StepOutput(
             tokens=tuple(self._say(inputs, sample, token) for sample, token in wanted)
         )
-
-    def _clear(self, block: int) -> None:
-        for slot in range(block * self._block_size, (block + 1) * self._block_size):
-            self._slots.pop(slot, None)
-
-    def _copy(self, copy: BlockCopy) -> None:
-        source, destination = (
-            block * self._block_size for block in (copy.source, copy.destination)
-        )
-        for offset in range(copy.slots):
-            held = self._slots.get(source + offset)
-            if held is None:
-                self._slots.pop(destination + offset, None)
-            else:
-                self._slots[destination + offset] = held
 
     def _write(self, inputs: StepInputs) -> None:
         tokens, positions = inputs.tokens.tolist(), inputs.positions.tolist()

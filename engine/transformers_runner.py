@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -14,8 +12,9 @@ from .attention.pool import KVPool
 from .attention.reference import ReferenceAttention
 from .attention.step import PagedStep
 from .config import EngineConfig
-from .inputs import BlockCopy, BlockMove, BlockScrub, StepInputs
+from .inputs import StepInputs
 from .kv_dtype import layer_dtypes
+from .paged_memory import PagedMemory
 from .request import Request
 from .runner import ModelCard, StepOutput
 from .sampler import choose
@@ -33,6 +32,8 @@ class TransformersRunner:
         self._nan_scrubbed = config.scrub == "nan"
         self._seed = config.seed
         self.pool = _new_pool(adopted, config)
+        layers = [group["layers"] for group in adopted.card.groups]
+        self.memory = PagedMemory(self.pool, layers)
 
     @property
     def card(self) -> ModelCard:
@@ -48,22 +49,9 @@ class TransformersRunner:
     @torch.inference_mode()
     def logits(self, inputs: StepInputs) -> Tensor:
         """[S, vocab] float32 logits of the step's `logit_tokens`."""
-        for move in inputs.moves:
-            self._carry_out(move, inputs)
+        self.memory.move(inputs.moves)
         step = PagedStep(inputs, self.pool, self._path, nan_scrubbed=self._nan_scrubbed)
         return self._adopted.logits(inputs, step)
-
-    def _carry_out(self, move: BlockMove, inputs: StepInputs) -> None:
-        layers = self._layers(inputs, move.group)
-        match move:
-            case BlockScrub(block, how):
-                self.pool.scrub(layers, [block], how)
-            case BlockCopy(source, destination, slots):
-                self.pool.copy(layers, [(source, destination, slots)])
-
-    def _layers(self, inputs: StepInputs, group: int) -> Sequence[int]:
-        layers = inputs.groups[group].layers
-        return range(len(self._adopted.layers)) if layers is None else layers
 
 
 def _new_pool(adopted: AdoptedModel, config: EngineConfig) -> KVPool:

@@ -12,7 +12,7 @@ from ..engine.engine import DidNotFinish, run_header
 from ..engine.inputs import StepInputs
 from ..engine.llm import Model, make_engine, open_model
 from ..engine.request import Request
-from ..engine.runner import ModelCard, Runner, StepOutput
+from ..engine.runner import BlockMemory, ModelCard, Runner, StepOutput
 from ..engine.sampling import Sample
 from ..recorder.codec import encode
 from ..recorder.events import Envelope, RunStarted
@@ -54,6 +54,10 @@ class Forced:
     @property
     def card(self) -> ModelCard:
         return self._inner.card
+
+    @property
+    def memory(self) -> BlockMemory:
+        return self._inner.memory
 
     def begin(self, request: Request) -> None:
         self._requests[request.name] = request
