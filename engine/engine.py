@@ -83,10 +83,17 @@ class Engine:
             BlockPool(config.num_blocks, self.journal, number, PoolRules.of(config))
             for number in range(len(groups))
         )
-        self.scheduler = Scheduler(config, self.pools, groups, self.journal, runner)
+        self._device = device_for(runner, config.steps_in_flight)
+        self.scheduler = Scheduler(
+            config,
+            self.pools,
+            groups,
+            self.journal,
+            self._device.memory,
+            runner.card.paragraph_tokens,
+        )
         self.requests: dict[str, Request] = {}
         self._builder = InputBuilder(config, self.journal, groups)
-        self._device = device_for(runner, config.steps_in_flight)
         self._buffers = DecodeBuffers(self.journal, config.steps_in_flight)
         self._flights: list[Flight] = []
         self._retiring: list[Request] = []

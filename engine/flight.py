@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .inputs import BufferUse, StepInputs
+from .inputs import BlockMove, BufferUse, StepInputs
 from .layout import DeviceRow
 from .request import Request
 from .rows import Row
-from .runner import Runner, StepOutput
+from .runner import BlockMemory, Runner, StepOutput
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +51,11 @@ class Flight:
 class Device(Protocol):
     """Where steps are computed, one after the other."""
 
+    @property
+    def memory(self) -> BlockMemory:
+        """The runner's, in turn with the steps: what is asked of it comes after those sent."""
+        ...
+
     def start(self, inputs: StepInputs) -> Future[StepOutput]: ...
 
 
@@ -58,6 +64,7 @@ class InlineDevice:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        self.memory = runner.memory
 
     def start(self, inputs: StepInputs) -> Future[StepOutput]:
         future: Future[StepOutput] = Future()
@@ -74,9 +81,31 @@ class ThreadedDevice:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kvrewind-device")
+        self.memory = InTurn(runner.memory, self._thread)
 
     def start(self, inputs: StepInputs) -> Future[StepOutput]:
         return self._thread.submit(self._runner.execute, inputs)
+
+
+class InTurn:
+    """Implements `BlockMemory` on the thread that computes the steps: a load must not overtake a
+    step that scrubs the block first."""
+
+    def __init__(self, memory: BlockMemory, thread: ThreadPoolExecutor) -> None:
+        self._memory = memory
+        self._thread = thread
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        self._thread.submit(self._memory.move, moves).result()
+
+    def digest(self, block: int, group: int) -> str:
+        return self._thread.submit(self._memory.digest, block, group).result()
+
+    def store(self, blocks: Sequence[int], host_blocks: Sequence[int], group: int) -> None:
+        self._thread.submit(self._memory.store, blocks, host_blocks, group).result()
+
+    def load(self, host_blocks: Sequence[int], blocks: Sequence[int], group: int) -> None:
+        self._thread.submit(self._memory.load, host_blocks, blocks, group).result()
 
 
 def device_for(runner: Runner, steps_in_flight: int) -> Device:

@@ -8,7 +8,7 @@ vLLM).
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from ..recorder.events import (
@@ -31,7 +31,7 @@ from .publishing import Publisher
 from .request import FinishReason, Request, Status
 from .room import Room
 from .rows import Row
-from .runner import KVGroup, Runner
+from .runner import BlockMemory, KVGroup
 
 
 class Scheduler:
@@ -43,7 +43,8 @@ class Scheduler:
         pools: Sequence[BlockPool],
         groups: Sequence[KVGroup],
         journal: Journal,
-        runner: Runner,
+        memory: BlockMemory,
+        paragraph_tokens: Set[int] = frozenset(),
     ) -> None:
         self.config = config
         self.pools = pools
@@ -60,9 +61,9 @@ class Scheduler:
             groups,
             journal,
             self._contents.of,
-            Unit(config.granularity, runner.card.paragraph_tokens),
+            Unit(config.granularity, paragraph_tokens),
         )
-        self.host = HostTier(config, pools, self.lookup, runner.memory, journal)
+        self.host = HostTier(config, pools, self.lookup, memory, journal)
 
     @property
     def has_work(self) -> bool:
