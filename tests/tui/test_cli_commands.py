@@ -187,7 +187,7 @@ def test_info_tells_the_memory_account_in_words(
     assert run(["info", trace, "--requests", "1000", "--length", "2048"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "8 B: 1 layer x 1 KV head x (1 + 1) numbers, float32" in told
-    assert "a request of 2,048 tokens takes 16.0 KiB, in 128 blocks" in told
+    assert "a request of 2,048 tokens takes 16.0 KiB (128 blocks)" in told
     assert "1,000 requests of 2,048 tokens need 15.6 MiB" in told
     for words in ("held by requests", "saved by sharing", "internal fragmentation", "contiguous"):
         assert words in told

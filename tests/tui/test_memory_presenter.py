@@ -87,7 +87,7 @@ def test_what_a_token_takes_shows_its_formula() -> None:
     assert told["a token"] == "36.0 KiB: 12 layers x 12 KV heads x (64 + 64) numbers, float16"
     assert told["a block"] == "576.0 KiB: 16 tokens"
     assert told["the pool"] == "36.0 MiB: 64 blocks, 1,024 tokens"
-    assert told["a request"] == "of 1,024 tokens takes 36.0 MiB, in 64 blocks"
+    assert told["a request"] == "of 1,024 tokens takes 36.0 MiB (64 blocks)"
     assert told["100 requests"] == (
         "of 1,024 tokens need 3.52 GiB (3.52 GiB in 6,400 blocks); room for 1"
     )
@@ -126,7 +126,11 @@ def test_a_run_is_told_by_what_it_held_and_what_contiguous_memory_would_have_hel
 def test_without_bytes_blocks_and_tokens_are_told() -> None:
     run = one_step(groups=(GPT2 | {"kv_heads": 0},))
     used, compared = use(run), contiguous(run)
-    assert dict(costs(run))["a token"] == "unknown"
+    told = dict(costs(run))
+    assert told["a token"] == "unknown"
+    assert told["the pool"] == "64 blocks, 1,024 tokens; 63 of 64 never used"
+    assert told["a request"] == "of 10 tokens takes 1 block"
+    assert told["1 request"] == "of 10 tokens need 1 block; room for 64"
     assert used is not None and compared is not None
     assert used.rows[0][:4] == ("held by requests", "1.0", "", "1.6 %")
     assert (fragmentation(run) or "").endswith(

@@ -120,29 +120,41 @@ def _each(memory: Memory) -> str:
 
 
 def _pool(pool: PoolSize, memory: Memory) -> str:
-    told = counted(pool.blocks, "block")
-    if len(memory.groups) > 1:
+    groups = max(len(memory.groups), 1)
+    told = "" if pool.bytes is None else f"{size(pool.bytes)}: "
+    told += counted(pool.blocks, "block")
+    if groups > 1:
         told += " a KV group"
     if pool.tokens is not None:
         told += f", {counted(pool.tokens, 'token')}"
     if pool.sentinels:
         told += f", and {counted(pool.sentinels, 'sentinel')}"
     if memory.held is not None:
-        told += f"; {pool.never_used_blocks:,} never used"
-    return f"{size(pool.bytes)}: {told}"
+        told += f"; {pool.never_used_blocks:,} of {groups * pool.blocks:,} never used"
+    return told
 
 
 def _request(need: Need) -> str:
-    told = f"of {counted(need.length, 'token')} takes {size(need.bytes_per_request)}"
-    blocks = need.blocks_per_request
-    return told if blocks is None else f"{told}, in {counted(blocks, 'block')}"
+    return f"of {counted(need.length, 'token')} takes " + _both(
+        need.bytes_per_request, None, need.blocks_per_request
+    )
 
 
 def _need(need: Need) -> str:
-    told = f"of {counted(need.length, 'token')} need {size(need.bytes)}"
-    if need.blocks is not None:
-        told += f" ({size(need.block_bytes)} in {counted(need.blocks, 'block')})"
+    told = f"of {counted(need.length, 'token')} need " + _both(
+        need.bytes, need.block_bytes, need.blocks
+    )
     return told if need.fit is None else f"{told}; room for {need.fit:,}"
+
+
+def _both(exact: int | None, in_blocks: int | None, blocks: int | None) -> str:
+    """To the token, and in whole blocks; what is unknown is left out."""
+    held = None if blocks is None else counted(blocks, "block")
+    if exact is None:
+        return held or UNKNOWN
+    if held is None:
+        return size(exact)
+    return f"{size(exact)} ({held if in_blocks is None else f'{size(in_blocks)} in {held}'})"
 
 
 def _level(name: str, level: Level) -> tuple[str, ...]:
@@ -154,7 +166,7 @@ def _level(name: str, level: Level) -> tuple[str, ...]:
         f"{level.peak_blocks:,}",
         _optional(level.peak_bytes),
         _share(level.peak_share),
-        str(level.peak_step),
+        str(level.peak_step) if level.peak_blocks else "",
     )
 
 
