@@ -45,6 +45,7 @@ def build_app() -> App:
         files,
         info,
         open,
+        perplexity,
         record,
         replay,
         simulate,
@@ -62,6 +63,7 @@ def build_app() -> App:
     app.command(files.import_trace, name="import")
     app.command(files.export_trace, name="export")
     app.command(info.info)
+    app.command(perplexity.perplexity)
     app.command(simulate.simulate)
     app.command(faults.faults)
     app.command(doctor.doctor)
