@@ -1,0 +1,226 @@
+"""An abort in any phase ends the request, gives its blocks back, and disturbs nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kvrewind.engine.admission import UnknownRequest
+from kvrewind.engine.config import EngineConfig
+from kvrewind.engine.engine import Engine
+from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.request import Prompt, Request, Status
+from kvrewind.recorder.events import AbortRequested, Event, RequestFinished
+from kvrewind.recorder.memory import MemorySink
+from kvrewind.replay.check import check
+from kvrewind.replay.recording import Recording
+from kvrewind.replay.reexecute import Reexecutor, first_divergence
+
+MODEL = SymbolicModel()
+
+Phase = Callable[[Engine, Request | None], bool]
+
+
+def waiting(engine: Engine, r: Request | None) -> bool:
+    return r is not None and r.status is Status.WAITING and engine.step_number > 0
+
+
+def in_mid_chunk(engine: Engine, r: Request | None) -> bool:
+    return r is not None and r.status is Status.RUNNING and 0 < r.computed < r.prefill_until
+
+
+def computed_and_silent(engine: Engine, r: Request | None) -> bool:
+    """Nothing sampled yet, or only just: the step that ends its prompt."""
+    return r is not None and r.status is Status.RUNNING and r.computed >= r.prefill_until
+
+
+def decoding(engine: Engine, r: Request | None) -> bool:
+    return r is not None and r.status is Status.RUNNING and r.num_sampled == 3
+
+
+def preempted(engine: Engine, r: Request | None) -> bool:
+    return r is not None and r.status is Status.PREEMPTED
+
+
+def running_again(engine: Engine, r: Request | None) -> bool:
+    return r is not None and r.status is Status.RUNNING and r.admissions == 2
+
+
+def not_yet_taken_in(engine: Engine, r: Request | None) -> bool:
+    return r is None
+
+
+def before_its_fork(engine: Engine, r: Request | None) -> bool:
+    parent = engine.requests.get("a")
+    return parent is not None and bool(parent.children) and engine.step_number > 0
+
+
+def after_its_fork(engine: Engine, r: Request | None) -> bool:
+    return r is not None and engine.requests["a"].num_sampled >= 2 and r.status is Status.RUNNING
+
+
+def without_a_seat(engine: Engine, r: Request | None) -> bool:
+    """A sample that found no seat beside its siblings and waits as a request of its own."""
+    return waiting(engine, r) and not before_its_fork(engine, r)
+
+
+NARROW = {"num_blocks": 14}  # three prompts fit, their answers do not: somebody is preempted
+CHUNKED = {"max_num_batched_tokens": 8}
+
+PHASES: tuple[tuple[Phase, str, dict[str, Any]], ...] = (
+    (not_yet_taken_in, "late", {}),
+    (waiting, "c", {"max_num_seqs": 1}),
+    (in_mid_chunk, "a", CHUNKED),
+    (in_mid_chunk, "b", CHUNKED),
+    (computed_and_silent, "a", {}),
+    (computed_and_silent, "b", CHUNKED),
+    (decoding, "a", {}),
+    (decoding, "b", CHUNKED),
+    (preempted, "c", NARROW),
+    (running_again, "c", NARROW),
+    (before_its_fork, "a", {"n": 3} | CHUNKED),
+    (before_its_fork, "a/1", {"n": 3} | CHUNKED),
+    (before_its_fork, "a/2", {"n": 3} | CHUNKED),
+    (after_its_fork, "a", {"n": 3}),
+    (after_its_fork, "a/1", {"n": 3}),
+    (after_its_fork, "a/2", {"n": 3}),
+    (without_a_seat, "a/2", {"n": 3, "max_num_seqs": 2}),
+)
+
+SWITCHES: tuple[dict[str, Any], ...] = (
+    {},
+    {"steps_in_flight": 2},
+    {"speculation": 3},
+    {"prefix_cache": False},
+    {"continuous_batching": False},
+    {"persistent_buffers": True},
+    {"layout": "padded-left"},
+    {"layout": "dense"},
+    {"reuse": "quarantine=2", "scrub": "nan"},
+)
+
+
+def prompts(n: int = 1) -> list[Prompt]:
+    """Three that share their first block, and one that comes late."""
+    tokens = {
+        "a": range(3, 20),
+        "b": (*range(3, 9), *range(40, 54)),
+        "c": (*range(3, 9), *range(60, 69)),
+    }
+    asked = [
+        Prompt(
+            request=name,
+            prompt_tokens=tuple(tokens[name]),
+            max_new_tokens=7,
+            ignore_eos=True,
+            n=n if name == "a" else 1,
+        )
+        for name in tokens
+    ]
+    late = Prompt(request="late", prompt_tokens=(3, 4, 5), max_new_tokens=2, arrival_step=9)
+    return [*asked, late]
+
+
+def make(sink: MemorySink, n: int = 1, **switches: Any) -> Engine:
+    config = EngineConfig(**({"block_size": 4, "num_blocks": 60} | switches))
+    return make_engine(MODEL, config, prompts(n), sink)
+
+
+def finish(engine: Engine) -> None:
+    engine.run(max_steps=300)
+
+
+def told(sink: MemorySink, kind: type[Event]) -> list[Any]:
+    return [e.event for e in sink.envelopes if isinstance(e.event, kind)]
+
+
+def assert_sound(engine: Engine, sink: MemorySink) -> None:
+    report = check(sink.envelopes)
+    assert report.verdict == "clean", report.findings
+    for pool in engine.pools:
+        assert sorted(pool.free_queue()) == list(range(engine.config.num_blocks))
+    assert not engine.has_work
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=lambda s: "-".join(map(str, s)) or "default")
+@pytest.mark.parametrize(
+    ("phase", "name", "needs"), PHASES, ids=[f"{p.__name__}-{name}" for p, name, _ in PHASES]
+)
+def test_an_abort_in_any_phase_disturbs_nobody_else(
+    phase: Phase, name: str, needs: dict[str, Any], switches: dict[str, Any]
+) -> None:
+    undisturbed = make(MemorySink(), **(switches | needs))
+    finish(undisturbed)
+    sink = MemorySink()
+    engine = make(sink, **(switches | needs))
+    while not phase(engine, engine.requests.get(name)):
+        if not engine.has_work:
+            pytest.fail("these switches never bring it into this phase")
+        engine.step()
+    engine.abort(name)
+    finish(engine)
+    assert_sound(engine, sink)
+    ended = {e.request: e.reason for e in told(sink, RequestFinished)}
+    assert ended.pop(name) == "aborted"
+    assert "aborted" not in ended.values()
+    assert ended.keys() == undisturbed.requests.keys() - {name}
+    for other in ended:
+        assert engine.requests[other].tokens == undisturbed.requests[other].tokens
+    length = len(engine.requests[name].tokens)
+    assert engine.requests[name].tokens == undisturbed.requests[name].tokens[:length]
+    rerun = Reexecutor(Recording.of(sink.envelopes), MODEL).run()
+    assert first_divergence(sink.envelopes, rerun.envelopes, bits=True) is None
+
+
+def test_an_abort_of_nobody_is_refused() -> None:
+    engine = make(MemorySink())
+    with pytest.raises(UnknownRequest, match="no request 'nobody'"):
+        engine.abort("nobody")
+    engine.abort("late")  # handed in, and not yet taken in
+
+
+def test_an_abort_of_one_that_has_ended_is_no_input_of_the_run() -> None:
+    sink = MemorySink()
+    engine = make(sink)
+    while engine.requests.get("a") is None or not engine.requests["a"].finish_reason:
+        engine.step()
+    engine.abort("a")
+    finish(engine)
+    assert not told(sink, AbortRequested)
+    assert engine.requests["a"].finish_reason == "length"
+
+
+@pytest.mark.parametrize("again", [0, 1, 2])
+def test_a_second_abort_does_nothing(again: int) -> None:
+    """At once, after the step that ended it, or by the prompt's own `abort_step`."""
+    sink = MemorySink()
+    asked = [replace(p, abort_step=6 if again == 2 else None) for p in prompts()]
+    engine = make_engine(MODEL, EngineConfig(block_size=4), asked[:1], sink)
+    engine.step()
+    engine.abort("a")
+    if again == 0:
+        engine.abort("a")
+    engine.step()
+    if again == 1:
+        engine.abort("a")
+    engine.add([replace(asked[1], max_new_tokens=9, abort_step=None)])
+    finish(engine)
+    assert engine.step_number > 6
+    assert [e.request for e in told(sink, AbortRequested)] == ["a"]
+    assert_sound(engine, sink)
+
+
+def test_it_does_not_matter_in_which_order_aborts_are_asked_for() -> None:
+    streams = []
+    for order in ("abc", "cab"):
+        sink = MemorySink()
+        engine = make(sink)
+        engine.step()
+        for name in order:
+            engine.abort(name)
+        finish(engine)
+        assert [e.request for e in told(sink, AbortRequested)] == ["a", "b", "c"]
+        streams.append(sink.envelopes[1:])
+    assert first_divergence(*streams) is None
