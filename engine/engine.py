@@ -9,40 +9,27 @@ The engine never opens a file; whoever wants its events passes a sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from ..recorder.events import (
-    AbortRequested,
-    DraftVerified,
-    PiecesDefined,
-    RequestAdded,
-    RunEnded,
-    RunStarted,
-    StepCompleted,
-    StepDispatched,
-    TokensSampled,
-)
+from ..recorder.events import AbortRequested, RequestAdded, RunEnded, RunStarted
 from ..recorder.sink import Sink
+from .accounting import Accountant
 from .admission import UnknownRequest, refuse_impossible, sample_names
 from .arrivals import Arrivals
 from .block_pool import BlockPool, PoolRules
-from .buffers import DecodeBuffers, is_capturable
-from .builder import InputBuilder, tokens_of
 from .clock import Clock, StepWork
 from .config import EngineConfig
-from .decisions import Policy, Reference, Retire, Rollback
-from .flight import Flight, device_for
+from .decisions import Policy, Reference
+from .flight import device_for
+from .header import run_header
 from .journal import Journal
-from .outcome import Chosen, chosen_by_row, verify
+from .pieces import Pieces
+from .pipeline import Pipeline
 from .request import Prompt, Request, Status, further_samples
 from .rows import Row
-from .runner import KVGroup, Runner, StepOutput
-from .scheduler import FinishReason, Scheduler
-
-ENGINE_VERSION = "2"
-"""Of the engine's behaviour, not of the package: what `RunStarted.engine_version` says."""
+from .runner import KVGroup, Runner
+from .scheduler import Scheduler
 
 
 class DidNotFinish(Exception):
@@ -78,33 +65,36 @@ class Engine:
         self.config = config
         self.runner = runner
         self.journal = Journal(sink, policy or Reference())
+        self.requests: dict[str, Request] = {}
         groups = tuple(KVGroup.of(group) for group in runner.card.groups)
         self.pools = tuple(
             BlockPool(config.num_blocks, self.journal, number, PoolRules.of(config))
             for number in range(len(groups))
         )
-        self._device = device_for(runner, config.steps_in_flight)
+        device = device_for(runner, config.steps_in_flight)
         self.scheduler = Scheduler(
             config,
             self.pools,
             groups,
             self.journal,
-            self._device.memory,
+            device.memory,
             runner.card.paragraph_tokens,
         )
-        self.requests: dict[str, Request] = {}
-        self._builder = InputBuilder(config, self.journal, groups)
-        self._buffers = DecodeBuffers(self.journal, config.steps_in_flight)
-        self._flights: list[Flight] = []
-        self._retiring: list[Request] = []
-        """Ended while host memory was loaded for them."""
+        self._pipeline = Pipeline(config, self.journal, groups, device)
+        self._pieces = Pieces(self.journal, pieces)
+        self._accountant = Accountant(
+            self.journal,
+            self.scheduler,
+            self._pipeline,
+            self.requests,
+            runner.card.eos_tokens,
+            self._pieces,
+        )
         self._arrivals = Arrivals(clock)
         self._aborts: list[tuple[int, str]] = []
         self._clock = clock
         self._idle = 0
         """Steps in a row in which nothing could run."""
-        self._pieces = pieces
-        self._defined: set[int] = set()
         self.journal.emit(header or run_header(config, runner))
 
     @property
@@ -154,7 +144,7 @@ class Engine:
 
     def _skip_idle_steps(self) -> None:
         """With nobody at work, the next step that does anything is the next arrival's."""
-        if not self._arrivals or self._flights or self.scheduler.has_work:
+        if not self._arrivals or self._is_busy or self.scheduler.has_work:
             return
         self.journal.step = self._arrivals.idle_until_next(self.journal.step)
 
@@ -174,8 +164,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        under_way = self._arrivals or self._flights or self.scheduler.host.is_busy
-        return bool(under_way) or self.scheduler.has_work
+        return bool(self._arrivals) or self._is_busy or self.scheduler.has_work
 
     def step(self) -> bool:
         """One scheduler step; False for one without rows, which only takes inputs in.
@@ -183,178 +172,36 @@ class Engine:
         With two steps in flight the step before is completed once this one is sent.
         """
         self.journal.step += 1
+        was_busy = self._is_busy
         self._take_inputs()
-        is_moving = self.scheduler.host.is_busy
-        self._finish_transfers()
-        if self._flights and self.scheduler.might_preempt():
+        self._accountant.finish_transfers()
+        if len(self._pipeline) and self.scheduler.might_preempt():
             self._complete()  # nobody is preempted while the device uses their blocks
-        before = len(self._flights)
-        rows = self.scheduler.schedule([row for flight in self._flights for row in flight.rows])
+        rows = self.scheduler.schedule(self._pipeline.rows)
         self.scheduler.host.start_stores(spare=len(self.scheduler.running))
         if rows:
-            self._send(rows)
-        while len(self._flights) >= self.config.steps_in_flight or (self._flights and not rows):
+            self._pipeline.send(rows, self.scheduler.take_moves())
+        while self._pipeline.is_full or (len(self._pipeline) and not rows):
             self._complete()
-        self._start_next()
-        if not rows and not before:
+        self._pipeline.start_next()
+        if not rows and not was_busy:
             self._tell_clock(())
-        return bool(rows) or before > 0 or is_moving or self.scheduler.host.is_busy
+        return bool(rows) or was_busy or self._is_busy
 
-    def _finish_transfers(self) -> None:
-        host = self.scheduler.host
-        host.finish_due()
-        for request in [r for r in self._retiring if not host.under_way(r)]:
-            self._retiring.remove(request)
-            self.scheduler.release(request)
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a step or a transfer is under way."""
+        return len(self._pipeline) > 0 or self.scheduler.host.is_busy
+
+    def _complete(self) -> None:
+        """Wait for the oldest step in flight, and account for it."""
+        flight = self._pipeline.complete()
+        self._tell_clock(flight.rows)
+        self._accountant.settle(flight)
 
     def _tell_clock(self, rows: Sequence[Row]) -> None:
         if self._clock is not None:
             self._clock.step_done(StepWork.of(rows))
-
-    def _send(self, rows: tuple[Row, ...]) -> None:
-        """Build the step and hand it over; it starts when the one before it is done."""
-        device_rows = self._builder.lay_out(rows)
-        inputs = self._builder.build(device_rows, self.scheduler.take_moves())
-        if self.config.persistent_buffers and is_capturable(rows):
-            inputs = self._buffers.stage(inputs, rows[0], self._buffers_in_use())
-        tokens_known = not any(row.request.pending for row in rows)
-        for built in inputs.built(tokens_known=tokens_known):
-            self.journal.emit(built)
-        for mask in inputs.masks_built():
-            self.journal.emit(mask)
-        self.journal.emit(StepDispatched())
-        replayed = self._buffers.replay(inputs, rows[0]) if inputs.buffer else None
-        for row in rows:
-            row.request.computed = row.seq_len
-            for request in _takers(row):
-                request.pending += 1
-        self._flights.append(Flight(rows, device_rows, inputs, replayed))
-        self._start_next()
-
-    def _buffers_in_use(self) -> tuple[str, ...]:
-        return tuple(flight.replayed.buffer for flight in self._flights if flight.replayed)
-
-    def _start_next(self) -> None:
-        """The device begins with the oldest step; by then all of its tokens are known."""
-        if not self._flights or self._flights[0].result is not None:
-            return
-        flight = self._flights[0]
-        flight.inputs.fill_in(tokens_of(flight.device_rows))
-        flight.result = self._device.start(flight.inputs)
-        for written in flight.inputs.written():
-            self.journal.emit_for(flight.step, written)
-
-    def _complete(self) -> None:
-        """Wait for the oldest step in flight, and account for it."""
-        flight = self._flights.pop(0)
-        assert flight.result is not None, "steps start in order"
-        error = flight.result.exception()
-        self._tell_clock(flight.rows)
-        self.journal.emit_for(flight.step, StepCompleted(read=flight.echo))
-        for row in flight.rows:
-            for request in _takers(row):
-                request.pending -= 1
-        if error is None:
-            self._account(flight, flight.result.result())
-        else:
-            self._fail(flight, error)
-        for request in flight.retiring:
-            self.scheduler.release(request)
-
-    def _fail(self, flight: Flight, error: BaseException) -> None:
-        """The step raised: its requests end, with the reason; the others go on."""
-        if not isinstance(error, Exception):
-            raise error
-        reason = f"step {flight.step} raised {type(error).__name__}: {error}"
-        for row in flight.rows:
-            for request in (row.request, *row.forks):
-                if request.status is not Status.FINISHED:
-                    request.error = reason
-                    self._finish(request, "error", reason)
-
-    def _account(self, flight: Flight, output: StepOutput) -> None:
-        """Tokens are appended, full blocks published, requests that are done finished."""
-        live = [row for row in flight.rows if row.request.status is not Status.FINISHED]
-        self._append(flight, output)
-        for row in live:
-            self.scheduler.publish(row, min(row.seq_len, row.request.computed))
-        for row in flight.rows:
-            for request in (row.request, *row.forks):
-                reason = self._finish_reason(request)
-                if reason is not None and request.status is not Status.FINISHED:
-                    self._finish(request, reason)
-
-    def _append(self, flight: Flight, output: StepOutput) -> None:
-        taken: list[Chosen] = []
-        for number, chosen in chosen_by_row(flight.inputs.samples, output).items():
-            row = flight.row_at(number)
-            taken += self._verified(flight.step, row, chosen) if row.drafts else chosen
-        taken = [c for c in taken if self._request(c).status is not Status.FINISHED]
-        if not taken:
-            return
-        positions = tuple(self._take(chosen) for chosen in taken)
-        tokens = tuple(chosen.token for chosen in taken)
-        self.journal.emit_for(
-            flight.step,
-            TokensSampled(
-                requests=tuple(chosen.sample.request for chosen in taken),
-                tokens=tokens,
-                positions=positions,
-                rows=tuple(chosen.sample.row for chosen in taken),
-                logprobs=_all_of(chosen.logprob for chosen in taken),
-                margins=_all_of(chosen.margin for chosen in taken),
-            ),
-        )
-        self._define_pieces(tokens)
-
-    def _request(self, chosen: Chosen) -> Request:
-        return self.requests[chosen.sample.request]
-
-    def _take(self, chosen: Chosen) -> int:
-        """The index that the token takes in its request."""
-        tokens = self._request(chosen).tokens
-        tokens.append(chosen.token)
-        return len(tokens) - 1
-
-    def _verified(self, step: int, row: Row, chosen: list[Chosen]) -> tuple[Chosen, ...]:
-        """What a row with drafts gives; the request's count goes back behind those rejected."""
-        request = row.request
-        verified = verify(row, chosen, self.runner.card.eos_tokens)
-        self.journal.emit_for(
-            step,
-            DraftVerified(
-                request=request.name,
-                proposed=row.drafts,
-                first=row.computed + 1,
-                accepted=verified.accepted,
-            ),
-        )
-        id = self.journal.id("rollback", request, row.seq_len)
-        request.computed = self.journal.decide(
-            Rollback(id, row.computed, row.drafts, verified.accepted)
-        )
-        return verified.taken
-
-    def _finish_reason(self, request: Request) -> FinishReason | None:
-        prompt = request.prompt
-        if not request.num_sampled:
-            return None
-        if request.tokens[-1] in self.runner.card.eos_tokens and not prompt.ignore_eos:
-            return "eos"
-        return "length" if request.num_sampled >= prompt.max_new_tokens else None
-
-    def _finish(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
-        """Ends a request; its blocks stay as long as a step or a transfer under way uses them."""
-        flights = [flight for flight in self._flights if flight.has_row_of(request)]
-        transfers = self.scheduler.host.under_way(request)
-        release = True
-        if flights or transfers:
-            id = self.journal.id("retire", request, 0)
-            steps = tuple(flight.step for flight in flights)
-            release = self.journal.decide(Retire(id, steps, transfers))
-        self.scheduler.finish(request, reason, release=release, message=message)
-        if not release:
-            (flights[-1].retiring if flights else self._retiring).append(request)
 
     def _take_inputs(self) -> None:
         for prompt in self._arrivals.take_due(self.step_number):
@@ -372,7 +219,7 @@ class Engine:
     def _take_in(self, prompt: Prompt) -> None:
         """The request, and one more for each further sample of its prompt."""
         request = self._added(prompt, parent=None)
-        self._define_pieces(prompt.prompt_tokens)
+        self._pieces.define(prompt.prompt_tokens)
         for child in further_samples(prompt):
             request.children.append(self._added(child, parent=prompt.request))
         self.scheduler.add(request)
@@ -403,46 +250,4 @@ class Engine:
         self.journal.emit(AbortRequested(request=name))
         request = self.requests[name]
         if request.status is not Status.FINISHED:
-            self._finish(request, "aborted")
-
-    def _define_pieces(self, tokens: Iterable[int]) -> None:
-        """Each token's text, the first time that the token occurs."""
-        if self._pieces is None:
-            return
-        new = [t for t in dict.fromkeys(tokens) if t not in self._defined]
-        if new:
-            self._defined.update(new)
-            self.journal.emit(
-                PiecesDefined(tokens=tuple(new), pieces=tuple(self._pieces(t) for t in new))
-            )
-
-
-def _takers(row: Row) -> tuple[Request, ...]:
-    """Who gets a token from the row."""
-    return (row.request, *row.forks) if row.samples else ()
-
-
-def _all_of(values: Iterable[float | None]) -> tuple[float, ...] | None:
-    known = [value for value in values if value is not None]
-    return tuple(known) or None
-
-
-def run_header(config: EngineConfig, runner: Runner) -> RunStarted:
-    card = runner.card
-    return RunStarted(
-        engine="kvrewind",
-        engine_version=ENGINE_VERSION,
-        model=card.name,
-        model_digest=card.digest,
-        tokenizer_digest=card.tokenizer_digest,
-        dtype=card.dtype,
-        device=card.device,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        groups=card.groups,
-        sentinel_blocks=(),
-        seed=config.seed,
-        wall_clock=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        config=config.as_recorded(),
-        versions=dict(card.versions),
-    )
+            self._accountant.finish(request, "aborted")

@@ -25,3 +25,8 @@ class Row:
     @property
     def seq_len(self) -> int:
         return self.computed + self.query_len
+
+    @property
+    def takers(self) -> tuple[Request, ...]:
+        """Who gets a token from it."""
+        return (self.request, *self.forks) if self.samples else ()

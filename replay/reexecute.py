@@ -8,7 +8,8 @@ from itertools import zip_longest
 
 from ..engine.config import EngineConfig
 from ..engine.decisions import Policy
-from ..engine.engine import DidNotFinish, run_header
+from ..engine.engine import DidNotFinish
+from ..engine.header import run_header
 from ..engine.inputs import StepInputs
 from ..engine.llm import Model, make_engine, open_model
 from ..engine.request import Request

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvrewind.engine.config import EngineConfig
-from kvrewind.engine.engine import run_header
+from kvrewind.engine.header import run_header
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt
 from kvrewind.recorder.jsonl import read_jsonl, write_jsonl

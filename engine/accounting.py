@@ -1,0 +1,158 @@
+"""What a completed step means for its requests: tokens, published blocks, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..recorder.events import DraftVerified, TokensSampled
+from .decisions import Retire, Rollback
+from .flight import Flight
+from .journal import Journal
+from .outcome import Chosen, chosen_by_row, verify
+from .pieces import Pieces
+from .pipeline import Pipeline
+from .request import FinishReason, Request, Status
+from .rows import Row
+from .runner import StepOutput
+from .scheduler import Scheduler
+
+
+class Accountant:
+    """Settles steps, and ends requests without taking blocks from under a step or a transfer."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        scheduler: Scheduler,
+        pipeline: Pipeline,
+        requests: Mapping[str, Request],
+        eos_tokens: frozenset[int],
+        pieces: Pieces,
+    ) -> None:
+        self._journal = journal
+        self._scheduler = scheduler
+        self._pipeline = pipeline
+        self._requests = requests
+        self._eos = eos_tokens
+        self._pieces = pieces
+        self._retiring: list[Request] = []
+        """Ended while host memory was loaded for them."""
+
+    def settle(self, flight: Flight) -> None:
+        """The step completed: account for what came of it, then release what waited for it."""
+        assert flight.result is not None, "only steps that were started complete"
+        error = flight.result.exception()
+        if error is None:
+            self._account(flight, flight.result.result())
+        else:
+            self._fail(flight, error)
+        for request in flight.retiring:
+            self._scheduler.release(request)
+
+    def finish(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
+        """Ends a request; its blocks stay as long as a step or a transfer under way uses them."""
+        flights = self._pipeline.using(request)
+        transfers = self._scheduler.host.under_way(request)
+        release = True
+        if flights or transfers:
+            id = self._journal.id("retire", request, 0)
+            steps = tuple(flight.step for flight in flights)
+            release = self._journal.decide(Retire(id, steps, transfers))
+        self._scheduler.finish(request, reason, release=release, message=message)
+        if not release:
+            (flights[-1].retiring if flights else self._retiring).append(request)
+
+    def finish_transfers(self) -> None:
+        """Transfers that end now, and the blocks of requests that ended before them."""
+        host = self._scheduler.host
+        host.finish_due()
+        for request in [r for r in self._retiring if not host.under_way(r)]:
+            self._retiring.remove(request)
+            self._scheduler.release(request)
+
+    def _fail(self, flight: Flight, error: BaseException) -> None:
+        """The step raised: its requests end, with the reason; the others go on."""
+        if not isinstance(error, Exception):
+            raise error
+        reason = f"step {flight.step} raised {type(error).__name__}: {error}"
+        for row in flight.rows:
+            for request in (row.request, *row.forks):
+                if request.status is not Status.FINISHED:
+                    request.error = reason
+                    self.finish(request, "error", reason)
+
+    def _account(self, flight: Flight, output: StepOutput) -> None:
+        """Tokens are appended, full blocks published, requests that are done finished."""
+        live = [row for row in flight.rows if row.request.status is not Status.FINISHED]
+        self._append(flight, output)
+        for row in live:
+            self._scheduler.publish(row, min(row.seq_len, row.request.computed))
+        for row in flight.rows:
+            for request in (row.request, *row.forks):
+                reason = self._finish_reason(request)
+                if reason is not None and request.status is not Status.FINISHED:
+                    self.finish(request, reason)
+
+    def _append(self, flight: Flight, output: StepOutput) -> None:
+        taken: list[Chosen] = []
+        for number, chosen in chosen_by_row(flight.inputs.samples, output).items():
+            row = flight.row_at(number)
+            taken += self._verified(flight.step, row, chosen) if row.drafts else chosen
+        taken = [c for c in taken if self._taker(c).status is not Status.FINISHED]
+        if not taken:
+            return
+        positions = tuple(self._take(chosen) for chosen in taken)
+        tokens = tuple(chosen.token for chosen in taken)
+        self._journal.emit_for(
+            flight.step,
+            TokensSampled(
+                requests=tuple(chosen.sample.request for chosen in taken),
+                tokens=tokens,
+                positions=positions,
+                rows=tuple(chosen.sample.row for chosen in taken),
+                logprobs=_all_of(chosen.logprob for chosen in taken),
+                margins=_all_of(chosen.margin for chosen in taken),
+            ),
+        )
+        self._pieces.define(tokens)
+
+    def _taker(self, chosen: Chosen) -> Request:
+        return self._requests[chosen.sample.request]
+
+    def _take(self, chosen: Chosen) -> int:
+        """The index that the token takes in its request."""
+        tokens = self._taker(chosen).tokens
+        tokens.append(chosen.token)
+        return len(tokens) - 1
+
+    def _verified(self, step: int, row: Row, chosen: list[Chosen]) -> tuple[Chosen, ...]:
+        """What a row with drafts gives; the request's count goes back behind those rejected."""
+        request = row.request
+        verified = verify(row, chosen, self._eos)
+        self._journal.emit_for(
+            step,
+            DraftVerified(
+                request=request.name,
+                proposed=row.drafts,
+                first=row.computed + 1,
+                accepted=verified.accepted,
+            ),
+        )
+        id = self._journal.id("rollback", request, row.seq_len)
+        request.computed = self._journal.decide(
+            Rollback(id, row.computed, row.drafts, verified.accepted)
+        )
+        return verified.taken
+
+    def _finish_reason(self, request: Request) -> FinishReason | None:
+        prompt = request.prompt
+        if not request.num_sampled:
+            return None
+        if request.tokens[-1] in self._eos and not prompt.ignore_eos:
+            return "eos"
+        return "length" if request.num_sampled >= prompt.max_new_tokens else None
+
+
+def _all_of(values: Iterable[float | None]) -> tuple[float, ...] | None:
+    known = [value for value in values if value is not None]
+    return tuple(known) or None

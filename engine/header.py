@@ -1,0 +1,33 @@
+"""What a trace says of its run before anything else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ..recorder.events import RunStarted
+from .config import EngineConfig
+from .runner import Runner
+
+ENGINE_VERSION = "2"
+"""Of the engine's behaviour, not of the package: what `RunStarted.engine_version` says."""
+
+
+def run_header(config: EngineConfig, runner: Runner) -> RunStarted:
+    card = runner.card
+    return RunStarted(
+        engine="kvrewind",
+        engine_version=ENGINE_VERSION,
+        model=card.name,
+        model_digest=card.digest,
+        tokenizer_digest=card.tokenizer_digest,
+        dtype=card.dtype,
+        device=card.device,
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        groups=card.groups,
+        sentinel_blocks=(),
+        seed=config.seed,
+        wall_clock=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        config=config.as_recorded(),
+        versions=dict(card.versions),
+    )
