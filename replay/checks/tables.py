@@ -51,6 +51,7 @@ def _is_plainly_right(case: Case, row: Row, first: int, needed: int) -> bool:
     return (
         first == 0
         and len(row.table) == needed
+        and -1 not in row.table  # given up, and still needed
         and list(row.table) == held[:needed]
         and not case.stale_holds
     )

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import scenes_batches
+import scenes_drafts
+import scenes_flight
 import scenes_forks
 import scenes_groups
 from sound import Line, Sound
 
-MODULES = (scenes_groups, scenes_batches, scenes_forks)
+MODULES = (scenes_groups, scenes_batches, scenes_forks, scenes_drafts, scenes_flight)
 
 Scene = Callable[[], Sound]
 
