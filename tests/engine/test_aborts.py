@@ -12,7 +12,7 @@ from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.engine import Engine
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt, Request, Status
-from kvrewind.recorder.events import AbortRequested, Event, RequestFinished
+from kvrewind.recorder.events import AbortRequested, Event, RequestFinished, TransferStarted
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.check import check
 from kvrewind.replay.recording import Recording
@@ -170,6 +170,49 @@ def test_an_abort_in_any_phase_disturbs_nobody_else(
         assert engine.requests[other].tokens == undisturbed.requests[other].tokens
     length = len(engine.requests[name].tokens)
     assert engine.requests[name].tokens == undisturbed.requests[name].tokens[:length]
+    rerun = Reexecutor(Recording.of(sink.envelopes), MODEL).run()
+    assert first_divergence(sink.envelopes, rerun.envelopes, bits=True) is None
+
+
+@pytest.mark.parametrize("waited", [0, 1, 2])
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_an_abort_while_host_memory_is_loaded_disturbs_nobody_else(
+    steps_in_flight: int, waited: int
+) -> None:
+    """The next with the same prompt loads it again, into blocks of its own."""
+    first = Prompt(request="a", prompt_tokens=tuple(range(3, 24)), max_new_tokens=2)
+    others = [
+        replace(first, request=f"o{i}", prompt_tokens=tuple(range(30 + 21 * i, 51 + 21 * i)))
+        for i in range(3)
+    ]
+    asked = [
+        first,
+        *(replace(other, arrival_step=10 + 8 * i) for i, other in enumerate(others)),
+        replace(first, request="b", arrival_step=40),
+        replace(first, request="c", arrival_step=42),
+    ]
+    config = EngineConfig(
+        block_size=4,
+        num_blocks=12,
+        host_blocks=30,
+        transfer_steps=4,
+        steps_in_flight=steps_in_flight,
+    )
+    sink = MemorySink()
+    engine = make_engine(MODEL, config, asked, sink)
+    while engine.requests.get("b") is None or engine.requests["b"].status is not Status.LOADING:
+        assert engine.has_work, "b never loads"
+        engine.advance()
+    for _ in range(waited):
+        engine.step()
+    assert engine.requests["b"].status is Status.LOADING
+    engine.abort("b")
+    finish(engine)
+    assert_sound(engine, sink)
+    assert {n: r.finish_reason for n, r in engine.requests.items()}["b"] == "aborted"
+    assert engine.requests["c"].tokens == engine.requests["a"].tokens
+    loads = [e for e in told(sink, TransferStarted) if e.direction == "load"]
+    assert [load.request for load in loads] == ["b", "c"]
     rerun = Reexecutor(Recording.of(sink.envelopes), MODEL).run()
     assert first_divergence(sink.envelopes, rerun.envelopes, bits=True) is None
 
