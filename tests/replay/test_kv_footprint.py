@@ -82,6 +82,23 @@ def test_the_engine_stores_what_is_counted(kv_dtype: str, dim: int) -> None:
     assert counted == 2 * vector_bytes(kv_dtype, "float32", dim)
 
 
+@pytest.mark.parametrize("kv_dtype", ["auto", "float16", "bfloat16", "int8", "int4"])
+def test_the_tensors_of_the_pool_are_as_large_as_counted(kv_dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    from kvrewind.engine.attention.kv_store import make_store
+
+    slots, heads, dims = 6, 3, (5, 8)
+    stores = [
+        make_store(kv_dtype, (slots, heads, dim), dtype=torch.float32, device=torch.device("cpu"))
+        for dim in dims
+    ]
+    stored = sum(part.nbytes for store in stores for part in store.parts)
+    counted = footprint(
+        kv_heads=heads, head_dim=5, value_dim=8, dtype="float32", kv_dtype=kv_dtype
+    ).bytes_per_token
+    assert counted is not None and stored == slots * counted
+
+
 def test_a_list_of_types_is_one_for_each_layer_whatever_its_group() -> None:
     groups = [
         {"layers": [1, 3], "kv_heads": 1, "head_dim": 8},

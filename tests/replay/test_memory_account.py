@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from builders import Row, Trace, pad
-from hypothesis import given
-from hypothesis import strategies as st
 from kvrewind.recorder.events import (
     BlockAllocated,
     BlockCopied,
     BlockScrubbed,
-    DecisionMade,
     Envelope,
     EpochChanged,
     RequestAdded,
@@ -27,10 +22,6 @@ from kvrewind.recorder.events import (
 )
 from kvrewind.replay.memory_account import MemoryAccount
 from kvrewind.replay.memory_report import Ask, Memory
-from kvrewind.replay.reducer import apply
-from kvrewind.replay.state import State
-from recorded import recorded
-from strategies import traces
 
 GROUP = {"layers": [0, 1], "kv_heads": 2, "head_dim": 8}
 """128 bytes a token in float16, 512 a block of four."""
@@ -424,79 +415,6 @@ def test_a_group_that_the_header_does_not_list_is_named() -> None:
     trace = four_steps()
     trace.insert(len(trace.events) - 1, BlockAllocated(block=0, request="C", index=0, group=4))
     assert any("KV group 4" in sentence for sentence in of(trace).missing)
-
-
-# --- against the fold -------------------------------------------------------------------------
-
-_IN_ITS_OWN_WAY = (BlockCopied, DecisionMade, RequestRevised)
-"""A copy is a write here whatever its source; a finished request is forgotten, not revised."""
-
-
-def totals(envelopes: Iterable[Envelope]) -> dict[str, list[int]]:
-    """Held, cached, spare blocks and unwritten slots of each step, by folding everything."""
-    state, steps = State(), dict[int, list[int]]()
-    for envelope in envelopes:
-        apply(state, envelope)
-        event = envelope.event
-        computed = isinstance(event, SlotsWritten) and event.write in (
-            "prefill", "decode", "draft",
-        )  # fmt: skip
-        if computed or isinstance(event, StepScheduled | StepCompleted):
-            steps[envelope.step] = now(state)
-    names = ("held", "cached", "saved", "unwritten")
-    return {name: [step[i] for step in steps.values()] for i, name in enumerate(names)}
-
-
-def now(state: State) -> list[int]:
-    held = cached = spare = unwritten = 0
-    for group, pool in state.pools.items():
-        for number, block in pool.blocks.items():
-            if number in pool.sentinels:
-                continue
-            held += bool(block.holders)
-            cached += bool(block.keys) and not block.holders
-            spare += max(len(block.holders) - 1, 0)
-            if block.holders:
-                unwritten += sum(not state.is_written(group, s) for s in pool.slots_of(number))
-    return [held, cached, spare, unwritten]
-
-
-def agree(memory: Memory, envelopes: Iterable[Envelope]) -> None:
-    expected = totals(envelopes)
-    assert memory.steps == len(expected["held"])
-    for level, name in (
-        (memory.held, "held"),
-        (memory.cached, "cached"),
-        (memory.saved, "saved"),
-    ):
-        if level is not None:
-            assert level.mean_blocks == sum(expected[name]) / memory.steps
-            assert level.peak_blocks == max(expected[name])
-    if memory.fragmentation is not None:
-        assert memory.fragmentation.mean_slots == sum(expected["unwritten"]) / memory.steps
-
-
-@pytest.mark.parametrize("faults", [(), ("free-while-shared",), ("table-keeps-freed",)])
-def test_a_recorded_run_counts_as_its_fold_does(faults: tuple[str, ...]) -> None:
-    run = recorded(*faults)
-    memory = account(run)
-    assert memory.held is not None and memory.held.peak_blocks > 0
-    assert memory.saved is not None and memory.saved.peak_blocks > 0
-    agree(memory, run)
-
-
-@given(traces(), st.integers(1, 9))
-def test_any_events_are_counted_as_the_fold_counts_them(
-    events: list[Envelope], context: int
-) -> None:
-    told = [
-        e
-        for e in events
-        if not isinstance(e.event, _IN_ITS_OWN_WAY)
-        and not (isinstance(e.event, SlotsWritten) and e.event.write in ("pad", "dummy"))
-    ]
-    agree(account(told), told)
-    json.dumps(account(events, context=context).plain(), allow_nan=False)
 
 
 def test_a_long_run_is_counted_in_the_memory_of_what_is_alive() -> None:
