@@ -62,7 +62,8 @@ def record(
 ) -> int:
     """Record a run of the paged-cache engine.
 
-    Without --prompts it runs the default workload: eight customers with a passphrase each.
+    Without --prompts it runs the default workload: eight customers with a passphrase each. Exit
+    status 1: a step raised, and its requests failed; the trace is whole, and says why.
 
     For example:
 
@@ -107,8 +108,11 @@ def record(
     path = output or unused_path("run")
     recorded = record_run(loaded, config, tokenized, path, force=force, clock_name=clock)
     _print_answers(recorded, loaded)
+    failures = _failures(recorded.engine)
+    for why, names in failures.items():
+        say(f"failed: {', '.join(names)}: {why}")
     _print_summary(recorded)
-    return 0
+    return 1 if failures else 0
 
 
 def tokenize(model: Model, specs: Sequence[PromptSpec], max_new_tokens: int) -> list[Prompt]:
@@ -196,6 +200,15 @@ def _print_answers(recorded: Recorded, model: Model) -> None:
 
 def _sampled(request: Request) -> list[int]:
     return request.tokens[len(request.tokens) - request.num_sampled :]
+
+
+def _failures(engine: Engine) -> dict[str, list[str]]:
+    """Which step raised what -> the requests that it ended."""
+    failures: dict[str, list[str]] = {}
+    for request in engine.requests.values():
+        if request.error is not None:
+            failures.setdefault(request.error, []).append(request.name)
+    return failures
 
 
 def _print_summary(recorded: Recorded) -> None:
