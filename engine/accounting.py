@@ -62,10 +62,14 @@ class Accountant:
         if not release:
             (flights[-1].retiring if flights else self._retiring).append(request)
 
-    def finish_transfers(self) -> None:
-        """Transfers that end now, and the blocks of requests that ended before them."""
+    def finish_transfers(self, *, wait: bool = False) -> None:
+        """Transfers that end now (with `wait`, all of them), and the blocks of requests that
+        ended before them."""
         host = self._scheduler.host
-        host.finish_due()
+        if wait:
+            host.finish_now()
+        else:
+            host.finish_due()
         for request in [r for r in self._retiring if not host.under_way(r)]:
             self._retiring.remove(request)
             self._scheduler.release(request)
@@ -75,11 +79,11 @@ class Accountant:
         if not isinstance(error, Exception):
             raise error
         reason = f"step {flight.step} raised {type(error).__name__}: {error}"
-        for row in flight.rows:
-            for request in (row.request, *row.forks):
-                if request.status is not Status.FINISHED:
-                    request.error = reason
-                    self.finish(request, "error", reason)
+        lost = [request for row in flight.rows for request in (row.request, *row.forks)]
+        for request in (*lost, *self._pipeline.forks_of(lost)):
+            if request.status is not Status.FINISHED:
+                request.error = reason
+                self.finish(request, "error", reason)
 
     def _account(self, flight: Flight, output: StepOutput) -> None:
         """Tokens are appended, full blocks published, requests that are done finished."""

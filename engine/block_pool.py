@@ -7,7 +7,7 @@ stand twice in the queue, and the events must tell the same story as the state.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -102,6 +102,9 @@ class BlockPool:
         self._journal = journal
         self._moves: list[BlockMove] = []
         self._freed_cached: dict[int, tuple[Request, int]] = {}
+        self._reset_while_free: set[int] = set()
+        """Free blocks whose entry left the index, and that weren't scrubbed when they were freed
+        for its sake."""
         self._handed_out_last: tuple[int, HandedOut] | None = None
         """The step in which it was, and to whom."""
 
@@ -153,10 +156,13 @@ class BlockPool:
         question = Reuse(id, head, self.blocks[head].entry, self._handed_out_before())
         taken: Taken = self._journal.decide(question)
         block, decision = self.blocks[taken.block], str(question.id)
+        lost_entry = block.block_id in self._reset_while_free
+        self._reset_while_free.discard(block.block_id)
         if taken.unregister and block.entry:
-            self._unregister(block, block.entry, decision)
-            if self.rules.scrub_at == "free":
-                self._consider_scrub("scrub-evicted", block, request, index)
+            lost_entry = True
+            self._unregister(block, block.entry, "evicted", decision)
+        if lost_entry and self.rules.scrub_at == "free":
+            self._consider_scrub("scrub-evicted", block, request, index)
         self._allocate(block, request, index, decision)
         self._handed_out_last = self._journal.step, HandedOut(request.name, block.block_id)
         if self.rules.scrub_at == "allocation":
@@ -228,6 +234,14 @@ class BlockPool:
             self._journal.carry_out(question, key)
             entry = Entry(block_id, content, key)
             self._register(self.blocks[block_id], entry, request, str(question.id))
+
+    def reset(self, is_void: Callable[[Content], bool], decision: str) -> None:
+        """Entries with such contents leave the index; their blocks stay with whom they are."""
+        for block in self.blocks:
+            if block.entry is not None and is_void(block.entry.content):
+                if not block.ref_count:
+                    self._reset_while_free.add(block.block_id)
+                self._unregister(block, block.entry, "reset", decision)
 
     def _let_go(self, block: Block, request: Request, index: int, *, lives_on: bool) -> None:
         free = Free(self._id("free", request, index), block.block_id, block.ref_count)
@@ -354,14 +368,16 @@ class BlockPool:
             )
         )
 
-    def _unregister(self, block: Block, entry: Entry, decision: str) -> None:
+    def _unregister(
+        self, block: Block, entry: Entry, reason: Literal["evicted", "reset"], decision: str
+    ) -> None:
         self.cache.remove(entry)
         block.entry, block.rank = None, LOWEST
         self._emit(
             BlockUnregistered(
                 block=block.block_id,
                 key=entry.key,
-                reason="evicted",
+                reason=reason,
                 group=self._named_group,
                 decision=decision,
             )

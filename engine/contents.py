@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 from weakref import WeakValueDictionary
 
 from .content import Content, extra_keys_in
-from .request import Request
+from .request import Prompt, Request
 
 Sharing = Literal["off", "tenant", "global"]
 
@@ -21,8 +21,14 @@ class Contents:
     With `sharing` global the tenant is no part of a content.
     """
 
-    def __init__(self, block_size: int, sharing: Sharing = "tenant") -> None:
+    def __init__(
+        self,
+        block_size: int,
+        sharing: Sharing = "tenant",
+        epoch_of: Callable[[Prompt], str | None] = lambda prompt: None,
+    ) -> None:
         self._block_size = block_size
+        self._epoch_of = epoch_of
         self._names_tenant = sharing != "global"
         self._known: WeakValueDictionary[str, Content] = WeakValueDictionary()
 
@@ -44,6 +50,7 @@ class Contents:
                 tokens=tuple(tokens),
                 tenant=prompt.tenant if self._names_tenant else None,
                 adapter=prompt.adapter,
+                epoch=self._epoch_of(prompt),
                 extra_keys=extra_keys_in(prompt.extra_keys, range(start, start + self._block_size)),
             )
         )

@@ -211,6 +211,16 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Reset:
+    """Weights, an adapter or the pool's memory were loaded anew. Answer: bool, whether the index
+    entries leave that were computed before."""
+
+    id: DecisionId
+    what: str
+    adapter: str | int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Staging:
     """Which buffer is the step built in? Answer: one of `buffers`."""
 
@@ -306,6 +316,7 @@ Question = (
     | Load
     | Store
     | Ready
+    | Reset
     | Staging
     | Replay
     | Table
@@ -372,6 +383,8 @@ def reference_answer(question: Question) -> Answer:
             return question.block
         case Ready():
             return not question.transfers_under_way
+        case Reset():
+            return True
         case Staging():
             return next(name for name in question.buffers if name not in question.in_use)
         case Replay():

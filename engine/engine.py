@@ -21,6 +21,7 @@ from .block_pool import BlockPool, PoolRules
 from .clock import Clock, StepWork
 from .config import EngineConfig
 from .decisions import Policy, Reference
+from .epochs import EpochChange
 from .flight import device_for
 from .header import run_header
 from .journal import Journal
@@ -92,6 +93,7 @@ class Engine:
         )
         self._arrivals = Arrivals(clock)
         self._aborts: list[tuple[int, str]] = []
+        self._epochs: list[EpochChange] = []
         self._clock = clock
         self._idle = 0
         """Steps in a row in which nothing could run."""
@@ -120,6 +122,10 @@ class Engine:
             raise UnknownRequest(name)
         if request is None or request.status is not Status.FINISHED:
             self._aborts.append((self.step_number + 1 if step is None else step, name))
+
+    def change_epoch(self, change: EpochChange) -> None:
+        """Say that weights, an adapter or the pool's memory are loaded anew at `change.step`."""
+        self._epochs.append(change)
 
     def run(self, max_steps: int | None = None, on_step: Callable[[], None] = lambda: None) -> None:
         """Step until nothing is left, then end the run. Raises `DidNotFinish`."""
@@ -204,9 +210,19 @@ class Engine:
             self._clock.step_done(StepWork.of(rows))
 
     def _take_inputs(self) -> None:
+        for change in [c for c in self._epochs if c.step <= self.step_number]:
+            self._epochs.remove(change)
+            self._take_epoch(change)
         for prompt in self._arrivals.take_due(self.step_number):
             self._take_in(prompt)
         self._take_aborts()
+
+    def _take_epoch(self, change: EpochChange) -> None:
+        """Nothing computes or moves while what it is computed with is replaced."""
+        while len(self._pipeline):
+            self._complete()
+        self._accountant.finish_transfers(wait=True)
+        self.scheduler.change_epoch(change)
 
     def _take_aborts(self) -> None:
         """One for each request, in the order of their arrival, so that it doesn't matter in which

@@ -267,7 +267,13 @@ class HostTier:
 
         A scrub that waits for a step to be built must not undo a load: it goes first.
         """
-        due = [transfer for transfer in self._open if transfer.due <= self._journal.step]
+        self._finish_all([t for t in self._open if t.due <= self._journal.step])
+
+    def finish_now(self) -> None:
+        """Waits for all that is under way."""
+        self._finish_all(list(self._open))
+
+    def _finish_all(self, due: Sequence[Transfer]) -> None:
         if any(transfer.direction == "load" for transfer in due):
             self._blocks.move([move for pool in self._pools for move in pool.take_moves()])
         for transfer in due:

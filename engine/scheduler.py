@@ -22,6 +22,7 @@ from .block_pool import BlockPool
 from .config import EngineConfig
 from .contents import Contents
 from .decisions import Admit, Fork, Ready
+from .epochs import EpochChange, Epochs
 from .granularity import Unit
 from .host_tier import HostTier, Loads
 from .inputs import BlockMove
@@ -52,7 +53,8 @@ class Scheduler:
         self.running: list[Request] = []
         self._groups = groups
         self._journal = journal
-        self._contents = Contents(config.block_size, config.sharing)
+        self.epochs = Epochs(pools, journal)
+        self._contents = Contents(config.block_size, config.sharing, self.epochs.of)
         self._publisher = Publisher(config, pools, self._contents)
         self.room = Room(config.block_size, pools)
         self.lookup = PrefixLookup(
@@ -103,6 +105,16 @@ class Scheduler:
                 for r in self.running
             ]
         )
+
+    def change_epoch(self, change: EpochChange) -> None:
+        """What was computed before is void: requests under way compute their tokens again."""
+        self.epochs.change(change)
+        concerned = [r for r in self.running if change.concerns(r.prompt.adapter)]
+        for request in reversed(concerned):
+            self._give_up_blocks(request, f"the {change.what} changed")
+        for request in self.waiting:
+            if change.concerns(request.prompt.adapter):
+                request.contents.clear()
 
     def publish(self, row: Row, computed: int) -> None:
         """After the pass: the blocks that the row filled, up to its `computed` tokens."""
@@ -198,13 +210,17 @@ class Scheduler:
         """Map the blocks of its next tokens; False when it had to be preempted itself."""
         while not self.room.fits(request, count):
             victim = self._last()
-            self._preempt(victim, "the pool is full")
-            for pool in self.pools:
-                pool.release_all(victim, lives_on=True)
+            self._give_up_blocks(victim, "the pool is full")
             if victim is request:
                 return False
         self._map(request, count)
         return True
+
+    def _give_up_blocks(self, request: Request, reason: str) -> None:
+        """Preempt it: it waits, and is computed again."""
+        self._preempt(request, reason)
+        for pool in self.pools:
+            pool.release_all(request, lives_on=True)
 
     def _map(self, request: Request, count: int) -> None:
         for index, pool in self.room.map(request, count):

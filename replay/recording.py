@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..engine.config import EngineConfig
+from ..engine.epochs import EpochChange
 from ..engine.request import Prompt
 from ..recorder.errors import BadInput
 from ..recorder.events import (
     AbortRequested,
     Envelope,
+    EpochChanged,
     PiecesDefined,
     RequestAdded,
     RunStarted,
@@ -49,6 +51,7 @@ class Recording:
     children: dict[str, tuple[Prompt, ...]]
     aborts: tuple[Abort, ...]
     """In the order in which they were asked for."""
+    epochs: tuple[EpochChange, ...]
     sampled: dict[str, tuple[int, ...]]
     steps: int
     has_pieces: bool
@@ -60,6 +63,7 @@ class Recording:
         header: RunStarted | None = None
         added: dict[str, tuple[int, RequestAdded]] = {}
         aborts: list[Abort] = []
+        epochs: list[EpochChange] = []
         sampled: dict[str, list[int]] = {}
         steps = 0
         has_pieces = False
@@ -72,6 +76,8 @@ class Recording:
                     has_pieces = True
                 case RequestAdded() as event:
                     added[event.request] = (envelope.step, event)
+                case EpochChanged(what=what, epoch=epoch, adapter=adapter):
+                    epochs.append(EpochChange(what, epoch, adapter, envelope.step))
                 case AbortRequested() as event:
                     aborts.append(Abort(envelope.step, event.request))
                 case TokensSampled() as event:
@@ -96,6 +102,7 @@ class Recording:
             ),
             children={parent: tuple(prompts) for parent, prompts in children.items()},
             aborts=tuple(aborts),
+            epochs=tuple(epochs),
             sampled={name: tuple(tokens) for name, tokens in sampled.items()},
             steps=steps,
             has_pieces=has_pieces,

@@ -118,6 +118,8 @@ class Reexecutor:
         )
         for abort in recording.aborts:
             engine.abort(abort.request, abort.step)
+        for change in recording.epochs:
+            engine.change_epoch(change)
         try:
             engine.run(max_steps=self._step_limit())
         except DidNotFinish:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvrewind.engine.block_pool import BlockPool
 from kvrewind.engine.config import EngineConfig
-from kvrewind.engine.engine import Engine
 from kvrewind.engine.faults.registry import FAULTS, with_implied
 from kvrewind.engine.llm import SymbolicModel, make_engine
-from kvrewind.engine.request import Prompt, Status
+from kvrewind.engine.request import Prompt
 from kvrewind.engine.workload import default_workload
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.reducer import apply
-from kvrewind.replay.state import State, part_of
+from kvrewind.replay.state import State
+from summaries import engine_summary
 
 MODEL = SymbolicModel()
-
-
-def engine_summary(engine: Engine) -> dict[str, Any]:
-    """The engine's own state in the words of `State.summary`."""
-    live = {n: r for n, r in engine.requests.items() if r.status is not Status.FINISHED}
-    parts: dict[str, Any] = {"tokens": {n: tuple(r.tokens) for n, r in live.items()}}
-    for group, pool in enumerate(engine.pools):
-        tables = {name: request.tables[group].entries() for name, request in live.items()}
-        parts |= {part_of(n, group): v for n, v in pool_summary(pool, tables).items()}
-    return parts
-
-
-def pool_summary(pool: BlockPool, tables: dict[str, tuple[int | None, ...]]) -> dict[str, Any]:
-    index: dict[str, list[int]] = {}
-    for entry in pool.cache.entries():
-        index.setdefault(entry.key, []).append(entry.block)
-    return {
-        "blocks": tuple(
-            (b.generation, b.ref_count, tuple(sorted(b.holders)), b.entry.key if b.entry else None)
-            for b in pool.blocks
-        ),
-        "free": pool.free_queue(),
-        "tables": {name: entries for name, entries in tables.items() if entries},
-        "index": {key: tuple(sorted(blocks)) for key, blocks in index.items()},
-    }
 
 
 def steps_where_fold_differs(config: EngineConfig, prompts: list[Prompt]) -> list[str]:
