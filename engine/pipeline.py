@@ -56,6 +56,11 @@ class Pipeline:
         """The steps in flight that use its blocks."""
         return [flight for flight in self._flights if flight.has_row_of(request)]
 
+    def forks_of(self, parents: Sequence[Request]) -> list[Request]:
+        """Samples that a step in flight takes off from them: they hold what their parents do."""
+        rows = (row for row in self.rows if row.request in parents)
+        return [fork for row in rows for fork in row.forks]
+
     def send(self, rows: tuple[Row, ...], moves: tuple[BlockMove, ...]) -> None:
         """Build the step and hand it over."""
         device_rows = self._builder.lay_out(rows)
