@@ -116,6 +116,7 @@ def test_other_weights_are_refused_and_other_versions_are_told() -> None:
 def test_forced_tokens_replace_what_the_runner_says() -> None:
     class Babbler:
         card = MODEL.runner(EngineConfig()).card
+        memory = MODEL.runner(EngineConfig()).memory
 
         def begin(self, request: Request) -> None: ...
 
