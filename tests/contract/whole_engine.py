@@ -6,16 +6,16 @@ before, so that drafts are accepted now and then; it knows any number of KV grou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import assume
 from hypothesis import strategies as st
 from kvrewind.engine.config import BadSwitch, EngineConfig
 from kvrewind.engine.engine import Engine
-from kvrewind.engine.inputs import StepInputs
-from kvrewind.engine.llm import SymbolicModel
+from kvrewind.engine.inputs import BlockMove, BlockScrub, StepInputs
+from kvrewind.engine.llm import make_engine
 from kvrewind.engine.request import Prompt, Request, Status
 from kvrewind.engine.runner import ModelCard, StepOutput
 from kvrewind.engine.sampling import uniform
@@ -34,49 +34,151 @@ class Mix:
     fails_in: frozenset[int] = frozenset()
     """Steps that raise."""
 
+    @property
+    def model(self) -> BabblerModel:
+        return BabblerModel(self.windows, self.fails_in)
 
-@dataclass
+
+class Memory:
+    """Implements `BlockMemory`: what each slot holds, as (request's text so far, for whom)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.slots: dict[tuple[int, int], Hashable] = {}
+        self.host: dict[int, list[Hashable]] = {}
+
+    def span(self, block: int) -> range:
+        return range(block * self.size, (block + 1) * self.size)
+
+    def held(self, block: int, group: int) -> list[Hashable]:
+        return [self.slots.get((group, slot)) for slot in self.span(block)]
+
+    def put(self, block: int, group: int, held: Sequence[Hashable]) -> None:
+        for slot, content in zip(self.span(block), held, strict=False):
+            self.slots[group, slot] = content
+
+    def move(self, moves: Sequence[BlockMove]) -> None:
+        for move in moves:
+            if isinstance(move, BlockScrub):
+                self.put(move.block, move.group, [move.how] * self.size)
+            else:
+                held = self.held(move.source, move.group)[: move.slots]
+                self.put(move.destination, move.group, held)
+
+    def digest(self, block: int, group: int) -> str:
+        return str(hash(tuple(self.held(block, group))))
+
+    def store(self, blocks: Sequence[int], host_blocks: Sequence[int], group: int) -> None:
+        for block, host in zip(blocks, host_blocks, strict=True):
+            self.host[host] = self.held(block, group)
+
+    def load(self, host_blocks: Sequence[int], blocks: Sequence[int], group: int) -> None:
+        for host, block in zip(host_blocks, blocks, strict=True):
+            self.put(block, group, self.host[host])
+
+
 class Babbler:
-    """Implements `Runner`; and `Model`, of which it is its own runner."""
+    """Implements `Runner`, and notes every key that a row sees and that isn't its own text's."""
 
-    windows: tuple[int | None, ...] = (None,)
-    fails_in: frozenset[int] = frozenset()
-    name: str = "babbler"
-    pieces: SymbolicModel = field(default_factory=SymbolicModel)
-
-    def runner(self, config: EngineConfig) -> Babbler:
-        return self
-
-    def encode(self, text: str) -> list[int]:
-        return self.pieces.encode(text)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return self.pieces.decode(tokens)
-
-    def piece(self, token: int) -> str:
-        return self.pieces.piece(token)
+    def __init__(
+        self, windows: tuple[int | None, ...], size: int, fails_in: frozenset[int] = frozenset()
+    ) -> None:
+        self.memory = Memory(size)
+        self.wrong: list[str] = []
+        self._windows, self._fails_in, self._size = windows, fails_in, size
+        self._requests: dict[str, Request] = {}
 
     @property
     def card(self) -> ModelCard:
         groups: list[dict[str, Any]] = [
             {"layers": [number], "kv_heads": 1, "head_dim": 4}
             | ({"window": window} if window else {})
-            for number, window in enumerate(self.windows)
+            for number, window in enumerate(self._windows)
         ]
         return ModelCard(
-            name=self.name, digest=None, tokenizer_digest=None, dtype="float32", device="cpu",
+            name="babbler", digest=None, tokenizer_digest=None, dtype="float32", device="cpu",
             groups=groups, eos_tokens=frozenset({EOS}), vocab_size=64, max_positions=None,
             versions={},
         )  # fmt: skip
 
-    def begin(self, request: Request) -> None: ...
+    def begin(self, request: Request) -> None:
+        self._requests[request.name] = request
 
     def execute(self, inputs: StepInputs) -> StepOutput:
-        if inputs.step in self.fails_in:
+        self.memory.move(inputs.moves)
+        if inputs.step in self._fails_in:
             raise RuntimeError("out of memory")
+        for number, group in enumerate(inputs.groups):
+            own = [self._text(inputs, row) for row in range(len(inputs.requests))]
+            for row, texts in enumerate(own):
+                start = int(inputs.row_starts[row])
+                for position, text in texts.items():
+                    at = start + position - min(texts)
+                    self.memory.slots[number, int(group.slot_mapping[at])] = text
+            for row, texts in enumerate(own):
+                if texts:
+                    self._look(inputs, number, row, texts)
         return StepOutput(
             tokens=tuple(said(sample.request, sample.index) for sample in inputs.samples)
         )
+
+    def _text(self, inputs: StepInputs, row: int) -> dict[int, Hashable]:
+        """Position -> what the row's token there comes to; nothing for a pad."""
+        name = inputs.requests[row]
+        if name is None:
+            return {}
+        start, stop = inputs.row_starts[row : row + 2]
+        tokens = inputs.tokens[start:stop].tolist()
+        first = int(inputs.positions[start])
+        before = self._requests[name].tokens[:first]
+        return {
+            first + j: self._content(name, (*before, *tokens[: j + 1])) for j in range(len(tokens))
+        }
+
+    def _content(self, name: str, text: tuple[int, ...]) -> Hashable:
+        prompt = self._requests[name].prompt
+        return text, prompt.adapter, tuple(k for k in prompt.extra_keys if k[0] < len(text))
+
+    def _look(self, inputs: StepInputs, number: int, row: int, new: dict[int, Hashable]) -> None:
+        name = str(inputs.requests[row])
+        window, table = self._windows[number], inputs.groups[number].block_tables[row]
+        first = min(new)
+        own = {
+            p: self._content(name, tuple(self._requests[name].tokens[: p + 1]))
+            for p in range(first)
+        }
+        for position, wanted in {**own, **new}.items():
+            if window is not None and position <= first - window:
+                continue
+            block = int(table[position // self._size])
+            slot = block * self._size + position % self._size
+            found = self.memory.slots.get((number, slot))
+            if block < 0 or found != wanted:
+                self.wrong.append(
+                    f"step {inputs.step}, group {number}: {name} sees {found} in slot {slot} as "
+                    f"its token {position}, and not {wanted}"
+                )
+
+
+@dataclass(frozen=True)
+class BabblerModel:
+    """A model whose runner is a `Babbler`."""
+
+    windows: tuple[int | None, ...] = (None,)
+    fails_in: frozenset[int] = frozenset()
+    name: str = "babbler"
+
+    def runner(self, config: EngineConfig) -> Babbler:
+        return Babbler(self.windows, config.block_size, self.fails_in)
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % 64 for letter in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(self.piece(token) for token in tokens)
+
+    def piece(self, token: int) -> str:
+        return f"w{token}"
 
 
 def said(request: str, index: int) -> int:
@@ -159,11 +261,9 @@ def mixes(draw: st.DrawFn, **fixed: Any) -> Mix:
     return Mix(config, draw(prompts(size)), windows, frozenset(fails_in))
 
 
-def engine_of(mix: Mix, sink: MemorySink) -> Engine:
-    model = Babbler(mix.windows, mix.fails_in)
-    engine = Engine(mix.config, model, sink)
-    engine.add(mix.prompts)
-    return engine
+def engine_of(mix: Mix, sink: MemorySink) -> tuple[Engine, Babbler]:
+    runner = mix.model.runner(mix.config)
+    return make_engine(mix.model, mix.config, mix.prompts, sink, runner=runner), runner
 
 
 def own_summary(engine: Engine) -> dict[str, Any]:
