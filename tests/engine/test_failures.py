@@ -55,9 +55,10 @@ def random_prompts(random: Random) -> list[Prompt]:
 def random_switches(random: Random) -> dict[str, Any]:
     """Of all that changes when blocks are taken, written, shared, moved or given back."""
     two = random.random() < 0.4
+    layout = random.choice(["packed", "packed", "padded-left", "padded-right", "dense"])
     return {
         "block_size": 4,
-        "num_blocks": random.choice([16, 20, 60]),
+        "num_blocks": random.choice([16, 16, 20, 60]),
         "max_num_seqs": random.choice([2, 4, 8]),
         "max_num_batched_tokens": random.choice([6, 16, 64]),
         "continuous_batching": random.random() < 0.8,
@@ -72,6 +73,10 @@ def random_switches(random: Random) -> dict[str, Any]:
         "host_blocks": random.choice([0, 0, 8]),
         "transfer_steps": random.choice([1, 3]),
         "attention": random.choice(["fast", "reference"]),
+        "sharing": random.choice(["off", "tenant", "global"]),
+        "granularity": random.choice(["block", "block", "prompt", "sequence"]),
+        "persistent_buffers": layout == "packed" and random.random() < 0.5,
+        "layout": layout,
     }
 
 
@@ -170,6 +175,19 @@ def test_samples_of_one_prompt_fail_with_the_step_that_forks_them() -> None:
     assert told_errors(sink).keys() == {"a", "a/1", "a/2", "b"}
     engine, sink = failing([asked("a", n=3), asked("b", 30, arrival_step=3)], {1: "before writing"})
     assert told_errors(sink).keys() == {"a", "a/1", "a/2"}
+    assert engine.requests["b"].num_sampled == 5
+
+
+def test_samples_fail_with_an_earlier_piece_of_their_prompt() -> None:
+    """The step that forks them is on its way when the one that computed the first piece fails."""
+    engine, sink = failing(
+        [asked("a", n=3), asked("b", 30, arrival_step=3)],
+        {1: "before writing"},
+        steps_in_flight=2,
+        max_num_batched_tokens=8,
+    )
+    assert told_errors(sink).keys() == {"a", "a/1", "a/2"}
+    assert rows_of(sink, 2) == ("a",)
     assert engine.requests["b"].num_sampled == 5
 
 
