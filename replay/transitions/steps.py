@@ -98,7 +98,7 @@ def _carry_out_copies(state: State, pool: Pool, write: Write) -> None:
 
 
 def _as_stored(state: State, group: int, write: Write, block: int, offset: int) -> Write:
-    """A loaded slot counts as the storing request's."""
+    """A loaded slot counts as the storing request's, and holds what was stored under its key."""
     for transfer in state.transfers.values():
         event = transfer.event
         if event.direction != "load" or (event.group or 0) != group:
@@ -108,7 +108,11 @@ def _as_stored(state: State, group: int, write: Write, block: int, offset: int) 
             origin = stored[offset] if number == block and offset < len(stored) else None
             if origin is not None:
                 return write._replace(
-                    request=origin.request, revision=origin.revision, epoch=origin.epoch
+                    request=origin.request,
+                    revision=origin.revision,
+                    position=origin.position,
+                    token=origin.token,
+                    epoch=origin.epoch,
                 )
     return write
 

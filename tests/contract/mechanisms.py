@@ -6,13 +6,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import scenes_batches
+import scenes_buffers
 import scenes_drafts
 import scenes_flight
 import scenes_forks
 import scenes_groups
+import scenes_tiers
 from sound import Line, Sound
 
-MODULES = (scenes_groups, scenes_batches, scenes_forks, scenes_drafts, scenes_flight)
+MODULES = (
+    scenes_groups,
+    scenes_batches,
+    scenes_forks,
+    scenes_drafts,
+    scenes_flight,
+    scenes_buffers,
+    scenes_tiers,
+)
 
 Scene = Callable[[], Sound]
 

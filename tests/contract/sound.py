@@ -513,6 +513,14 @@ def remove(trace: Sound, *gone: Line) -> None:
     trace.lines = [line for line in trace.lines if not any(line is g for g in gone)]
 
 
+def insert(trace: Sound, line: Line, before: Line) -> None:
+    """Another event, of which the engine's own state knows nothing."""
+    at = next(i for i, other in enumerate(trace.lines) if other is before)
+    trace.lines.insert(at, line)
+    trace.snapshots = [(count + (count > at), parts) for count, parts in trace.snapshots]
+    renumbered(trace)
+
+
 def move(trace: Sound, line: Line, before: Line) -> None:
     remove(trace, line)
     at = next(i for i, other in enumerate(trace.lines) if other is before)
