@@ -8,8 +8,7 @@ stand twice in the queue, and the events must tell the same story as the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Literal
 
 from ..recorder.decision import DecisionId
 from ..recorder.events import (
@@ -23,8 +22,8 @@ from ..recorder.events import (
     BlockUnregistered,
     Event,
 )
+from .block import Block
 from .block_table import BlockTable
-from .config import EngineConfig
 from .content import Content
 from .decisions import (
     Acquire,
@@ -40,45 +39,12 @@ from .decisions import (
     Taken,
     Trim,
 )
-from .free_queue import LOWEST, FreeQueue, Order, Rank
+from .free_queue import LOWEST, FreeQueue, Rank
 from .inputs import BlockCopy, BlockMove, BlockScrub
 from .journal import Journal
+from .pool_rules import PoolRules
 from .prefix_cache import Entry, PrefixCache
 from .request import Request
-
-
-@dataclass(slots=True)
-class Block:
-    """A physical block. `generation` counts how often it was handed out."""
-
-    block_id: int
-    generation: int = 0
-    ref_count: int = 0
-    holders: list[tuple[str, int]] = field(default_factory=list)
-    """(request, logical index) of each holder."""
-    entry: Entry | None = None
-    """Its entry in the prefix index."""
-    rank: Rank = LOWEST
-    """What the entry is worth: the most that any request said that shared it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolRules:
-    """Which free block is handed out, and what blocks are overwritten with, and when."""
-
-    order: Order = "first-freed"
-    quarantine: int = 0
-    scrub: ScrubHow | None = None
-    scrub_at: Literal["free", "allocation"] = "free"
-
-    @classmethod
-    def of(cls, config: EngineConfig) -> Self:
-        return cls(
-            order="last-freed" if config.reuse == "last-freed" else "first-freed",
-            quarantine=config.quarantine,
-            scrub=None if config.scrub == "none" else config.scrub,
-            scrub_at=config.scrub_at,
-        )
 
 
 class BlockPool:
@@ -242,6 +208,7 @@ class BlockPool:
                 if not block.ref_count:
                     self._reset_while_free.add(block.block_id)
                 self._unregister(block, block.entry, "reset", decision)
+                self._free.rerank(block.block_id, block.rank)
 
     def _let_go(self, block: Block, request: Request, index: int, *, lives_on: bool) -> None:
         free = Free(self._id("free", request, index), block.block_id, block.ref_count)
@@ -371,7 +338,7 @@ class BlockPool:
     def _unregister(
         self, block: Block, entry: Entry, reason: Literal["evicted", "reset"], decision: str
     ) -> None:
-        self.cache.remove(entry)
+        self.cache.remove(entry, reason)
         block.entry, block.rank = None, LOWEST
         self._emit(
             BlockUnregistered(

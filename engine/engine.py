@@ -17,7 +17,7 @@ from ..recorder.sink import Sink
 from .accounting import Accountant
 from .admission import UnknownRequest, refuse_impossible, sample_names
 from .arrivals import Arrivals
-from .block_pool import BlockPool, PoolRules
+from .block_pool import BlockPool
 from .clock import Clock, StepWork
 from .config import EngineConfig
 from .decisions import Policy, Reference
@@ -27,6 +27,7 @@ from .header import run_header
 from .journal import Journal
 from .pieces import Pieces
 from .pipeline import Pipeline
+from .pool_rules import PoolRules
 from .request import Prompt, Request, Status, further_samples
 from .rows import Row
 from .runner import KVGroup, Runner

@@ -106,6 +106,18 @@ class FreeQueue:
         if rank != LOWEST and not self._waiting[rank]:
             del self._waiting[rank]
 
+    def rerank(self, block: int, rank: Rank) -> None:
+        """What the block is worth has changed; its place has not."""
+        for place in self._places.get(block, ()):
+            before = self._ranks.pop(place, LOWEST)
+            del self._waiting[before][place]
+            if before != LOWEST and not self._waiting[before]:
+                del self._waiting[before]
+            places = (*self._waiting.get(rank, {}).items(), (place, block))
+            self._waiting[rank] = OrderedDict(sorted(places))
+            if rank != LOWEST:
+                self._ranks[place] = rank
+
     def hold_back(self, block: int) -> None:
         """The block isn't handed out until it is given back as often as it was held back."""
         self._held_back[block] = self._held_back.get(block, 0) + 1

@@ -14,6 +14,10 @@ class Neighbourhood(Protocol):
 
     def was_evicted(self, content: Content) -> bool: ...
 
+    def was_voided(self, content: Content) -> bool:
+        """Whether it was there as an earlier epoch computed it."""
+        ...
+
     def of_same_text(self, content: Content) -> Iterable[Content]:
         """Contents with the same tokens from the first on, computed for somebody else."""
         ...
@@ -47,6 +51,8 @@ def why_missed(
         return None if rest in (1, block_size) else "not aligned to a block"
     if index.was_evicted(missed):
         return "evicted"
+    if index.was_voided(missed):
+        return "other epoch"
     elsewhere = _least_different(missed, index.of_same_text(missed))
     if elsewhere is not None:
         return elsewhere

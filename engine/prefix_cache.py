@@ -9,15 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from .content import Content, key_of
 from .granularity import Rest
 
 __all__ = ["Content", "Entry", "IndexView", "PrefixCache", "key_of"]
 
-EVICTED_REMEMBERED = 1 << 16
-"""Keys of evicted contents that are remembered, the latest ones: about 8 MB."""
+REMEMBERED = 1 << 16
+"""Contents that left the index and are remembered by name, the latest ones: about 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,10 @@ _Siblings = tuple[Content | None, tuple[str | int | None, ...]]
 """Parent and scope: contents of which only one can come next for a request."""
 
 
+_VoidName = tuple[int, str | int | None, str | int | None]
+"""Text, tenant and adapter of a content, whatever its epoch."""
+
+
 class PrefixCache:
     """Content -> blocks. Only the block pool writes to it, on the transitions it emits."""
 
@@ -55,7 +59,8 @@ class PrefixCache:
         """What follows a parent: the tokens of its children, sorted."""
         self._by_text: dict[int, list[Content]] = {}
         self._ends: dict[Content, dict[Rest, None]] = {}
-        self._evicted: dict[str, None] = {}  # oldest first
+        self._evicted: dict[str, None] = {}  # keys, oldest first
+        self._void: dict[_VoidName, None] = {}
 
     def holding(self, content: Content) -> Entry | None:
         found = self._by_content.get(content)
@@ -73,13 +78,16 @@ class PrefixCache:
             insort(self._siblings.setdefault((content.parent, content.scope), []), content.tokens)
             self._by_text.setdefault(content.text, []).append(content)
             self._evicted.pop(content.key, None)
+            self._void.pop(_void_name(content), None)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: Entry, why: Literal["evicted", "reset"] = "evicted") -> None:
+        """`reset`: what it holds is void, since it was computed in an earlier epoch."""
         same = self._by_content[entry.content]
         same.remove(entry)
         del self._entries[entry]
         if not same:
             self._forget(entry.content)
+            self._remember(entry.content, why)
 
     def _forget(self, content: Content) -> None:
         """The content has left the index with its last entry."""
@@ -94,9 +102,13 @@ class PrefixCache:
         same_text.remove(content)
         if not same_text:
             del self._by_text[content.text]
-        self._evicted[content.key] = None
-        if len(self._evicted) > EVICTED_REMEMBERED:
-            del self._evicted[next(iter(self._evicted))]
+
+    def _remember(self, content: Content, why: Literal["evicted", "reset"]) -> None:
+        """For a while, so that a lookup can say what was there."""
+        memory: dict[Any, None] = self._evicted if why == "evicted" else self._void
+        memory[content.key if why == "evicted" else _void_name(content)] = None
+        if len(memory) > REMEMBERED:
+            del memory[next(iter(memory))]
 
     # Units larger than blocks
 
@@ -115,6 +127,10 @@ class PrefixCache:
     def was_evicted(self, content: Content) -> bool:
         return content.key in self._evicted
 
+    def was_voided(self, content: Content) -> bool:
+        """Whether it was there as an earlier epoch computed it, and isn't any more."""
+        return _void_name(content) in self._void
+
     def of_same_text(self, content: Content) -> Iterator[Content]:
         """Contents with the same tokens from the first on, computed for somebody else."""
         found = self._by_text.get(content.text, ())
@@ -128,6 +144,10 @@ class PrefixCache:
             return None
         at = bisect_left(siblings, content.tokens)  # the best is a neighbour in sorted order
         return max(_agreement(content.tokens, near) for near in siblings[max(0, at - 1) : at + 1])
+
+
+def _void_name(content: Content) -> _VoidName:
+    return content.text, content.tenant, content.adapter
 
 
 def _agreement(a: Sequence[int], b: Sequence[int]) -> int:

@@ -55,6 +55,14 @@ def test_retained_blocks_go_after_others_and_pinned_ones_last() -> None:
     assert drain(queue) == [3, 5, 2, 4, 1]
 
 
+def test_a_block_loses_its_rank_without_losing_its_place() -> None:
+    queue = FreeQueue()
+    for block, rank in [(1, LOWEST), (2, PINNED), (3, LOWEST)]:
+        queue.append(block, rank)
+    queue.rerank(2, LOWEST)
+    assert drain(queue) == [1, 2, 3]
+
+
 def test_a_block_held_back_keeps_its_place_and_is_not_handed_out() -> None:
     queue = FreeQueue([1, 2, 3])
     queue.hold_back(1)
@@ -88,7 +96,7 @@ def test_blocks_about_to_leave_do_not_count_as_available() -> None:
 RANKS = [LOWEST, LOWEST, Rank(retention=1), Rank(retention=-1), KEPT, PINNED]
 
 actions = st.lists(
-    st.tuples(st.sampled_from(["append", "append", "remove", "hold"]), st.integers(0, 7)),
+    st.tuples(st.sampled_from(["append", "append", "remove", "hold", "rerank"]), st.integers(0, 7)),
     max_size=60,
 )
 
@@ -117,6 +125,9 @@ def test_any_use_of_it_agrees_with_a_plain_list(
         elif action == "hold":
             queue.hold_back(block)
             held.append(block)
+        elif action == "rerank":
+            queue.rerank(block, KEPT)
+            plain = [(b, KEPT if b == block else rank) for b, rank in plain]
         free = [(b, rank) for b, rank in plain if b not in held]
         available = free[: max(0, len(free) - quarantine)]
         assert list(queue) == [b for b, _ in plain]

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from kvrewind.engine.block_pool import BlockPool, PoolRules
+from kvrewind.engine.block_pool import BlockPool
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.contents import Contents
 from kvrewind.engine.decisions import Reference
@@ -16,6 +16,7 @@ from kvrewind.engine.granularity import Unit
 from kvrewind.engine.inputs import BlockScrub
 from kvrewind.engine.journal import Journal
 from kvrewind.engine.lookup import PrefixLookup
+from kvrewind.engine.pool_rules import PoolRules
 from kvrewind.engine.publishing import Publisher
 from kvrewind.engine.request import Prompt, Request
 from kvrewind.engine.rows import Row
@@ -216,17 +217,34 @@ class PoolMachine(RuleBasedStateMachine):
             pin=worth[0],
             retention=worth[1],
         )
-        request = Request.of(prompt, groups=2)
+        self.add(Request.of(prompt, groups=2))
+
+    def add(self, request: Request) -> None:
+        prompt = request.prompt
         self.requests[request.name] = request
         self.live.append(request)
         self.journal.emit(
             RequestAdded(request=request.name, prompt_tokens=prompt.prompt_tokens, max_new_tokens=9)
         )
 
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def serve(self, data: st.DataObject) -> None:
+        """All that a request needs, as far as there is room."""
+        request = self.one_of(data, self.live)
+        if request in self.waiting():
+            self.admit_one(request)
+        while request in self.growing() and self.plain.available():
+            self.grow_one(request)
+        if request in self.computable():
+            self.compute_up_to(request, self.limit(request))
+
     @precondition(lambda self: self.waiting())
     @rule(data=st.data())
     def admit(self, data: st.DataObject) -> None:
-        request = self.one_of(data, self.waiting())
+        self.admit_one(self.one_of(data, self.waiting()))
+
+    def admit_one(self, request: Request) -> None:
         lookup = self.lookup.of(request)
         assert [m.hit.block for m in lookup.mapped[0]] == self.plain.hits(request)
         request.admissions += 1
@@ -240,7 +258,9 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.growing() and self.plain.available())
     @rule(data=st.data())
     def grow(self, data: st.DataObject) -> None:
-        request = self.one_of(data, self.growing())
+        self.grow_one(self.one_of(data, self.growing()))
+
+    def grow_one(self, request: Request) -> None:
         index = len(self.pool.table(request))
         self.pool.allocate(request, index)
         self.publisher.mapped(request, index, self.pool)
@@ -251,7 +271,10 @@ class PoolMachine(RuleBasedStateMachine):
     def compute(self, data: st.DataObject) -> None:
         request = self.one_of(data, self.computable())
         start, end = request.computed, self.limit(request)
-        request.computed = end = data.draw(st.integers(start + 1, end))
+        self.compute_up_to(request, data.draw(st.integers(start + 1, end)))
+
+    def compute_up_to(self, request: Request, end: int) -> None:
+        start, request.computed = request.computed, end
         self.publisher.computed(Row(request, start, end - start, "prefill"), end)
         for index in range(start // SIZE, end // SIZE):
             block = self.pool.table(request)[index]

@@ -170,6 +170,16 @@ def test_evicted_content_is_called_so_until_it_comes_back() -> None:
     assert missed_because(cache, A) == "not aligned to a block"
 
 
+def test_what_was_void_after_a_reset_is_of_another_epoch() -> None:
+    cache = cache_of(chain(A, tenant="a"))
+    for entry in tuple(cache.entries()):
+        cache.remove(entry, "reset")
+    assert missed_because(cache, A, tenant="a", epoch=2) == "other epoch"
+    assert missed_because(cache, A, tenant="b", epoch=2) == "never seen"
+    cache.add(Entry(0, chain(A, tenant="a", epoch=2)[0], "key"))
+    assert missed_because(cache, A[:5], tenant="a", epoch=2) is None
+
+
 @pytest.mark.parametrize(
     ("how", "told"),
     [
