@@ -130,6 +130,32 @@ def test_contiguous_allocation_reserves_each_requests_longest_while_it_lives() -
     assert longest.peak_times_held == 43 / 12
 
 
+def test_contiguous_allocation_would_write_a_block_once_for_each_that_shares_it() -> None:
+    """B shares the block in the very step in which A writes it."""
+    trace = new()
+    trace.next_step()
+    for name in "AB":
+        trace.add(name, range(4))
+    trace.allocate("A", 0, 0)
+    trace.share("B", 0, 0)
+    trace.step(("A", 0, 4))
+    longest = of(trace).contiguous.longest
+    assert longest is not None and longest.mean_tokens == 40
+    assert longest.mean_wasted_share == (40 - 4 - 4) / 40
+
+
+def test_a_request_whose_only_block_was_handed_to_another_reserves_nothing() -> None:
+    trace = new()
+    trace.next_step()
+    trace.add("A", range(4))
+    trace.add("B", range(3))
+    trace.allocate("A", 0, 0)
+    trace.allocate("B", 0, 0)
+    trace.step(("B", 0, 3))
+    longest = of(trace).contiguous.longest
+    assert longest is not None and longest.mean_tokens == 19
+
+
 def test_contiguous_allocation_may_reserve_the_models_context_for_each() -> None:
     context = of(four_steps(), context=100).contiguous.context
     assert context is not None and context.length == 100
@@ -306,6 +332,7 @@ def test_pads_and_sentinels_hold_no_tokens() -> None:
     trace.share("A", 1, 7)
     trace.step(("A", 0, 3), pad())
     trace.emit(SlotsWritten(write="pad", requests=(None,), positions=(0,), tokens=(0,), slots=(3,)))
+    trace.emit(StepCompleted())
     memory = of(trace)
     assert memory.held is not None and memory.fragmentation is not None and memory.pool is not None
     assert (memory.held.peak_blocks, memory.fragmentation.mean_slots) == (1, 1)
@@ -324,6 +351,16 @@ def test_a_step_counts_with_its_writes_also_where_they_are_logged_behind_its_com
     trace.write(row)
     found = of(trace).fragmentation
     assert found is not None and found.mean_slots == 0
+
+
+def test_an_event_far_too_late_does_not_count_its_step_again() -> None:
+    trace = four_steps()
+    for _ in range(10):
+        trace.next_step()
+        trace.emit(StepCompleted())
+    assert of(trace).steps == 14
+    trace.emit(StepCompleted(), step=1)
+    assert of(trace).steps == 14
 
 
 def test_steps_that_overlap_count_once_each() -> None:
@@ -431,7 +468,8 @@ def test_a_long_run_is_counted_in_the_memory_of_what_is_alive() -> None:
         account.see(envelope)
     state = account._state
     pool = state.pool()
-    held = (state.requests, pool.tables, pool.free, state.steps, account._open, account._holds)
+    assert not pool.free
+    held = (state.requests, pool.tables, state.steps, account._open, account._holds)
     assert max(map(len, held)) <= 10
     assert len(state.log) == 0
     assert account.report().steps == 300
