@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from kvrewind.engine.sampler import choose, probabilities
-from kvrewind.engine.sampling import Sample, Sampling, uniform
-from torch import Tensor
+
+torch = pytest.importorskip("torch", reason='needs the extra: pip install "kvrewind[engine]"')
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from kvrewind.engine.config import EngineConfig  # noqa: E402
+from kvrewind.engine.llm import Model, make_engine, open_model  # noqa: E402
+from kvrewind.engine.request import Prompt  # noqa: E402
+from kvrewind.engine.runner import StepOutput  # noqa: E402
+from kvrewind.engine.sampler import choose, probabilities  # noqa: E402
+from kvrewind.engine.sampling import Sample, Sampling, uniform  # noqa: E402
+from kvrewind.recorder.events import DraftVerified, RequestPreempted  # noqa: E402
+from kvrewind.recorder.memory import MemorySink  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+Answers = dict[str, list[int]]
 
 torch.set_num_threads(1)
 
@@ -167,3 +178,47 @@ def test_a_row_that_saw_nothing_has_an_answer_and_disturbs_no_other(temperature:
     other = samples[1]._replace(request="another")
     drawn = {choose(logits[1:2], [other._replace(index=i)], seed=0).tokens[0] for i in range(20)}
     assert len(drawn) == 1 if temperature == 0 else len(drawn) > 5
+
+
+def test_a_step_that_chooses_nothing_gives_nothing() -> None:
+    """A piece of a prompt that doesn't end it."""
+    assert choose(torch.zeros(0, 30), [], seed=0) == StepOutput(tokens=(), logprobs=(), margins=())
+
+
+@pytest.fixture(scope="module")
+def canary() -> Model:
+    return open_model("canary", EngineConfig())
+
+
+def drawn(canary: Model, names: str, sink: MemorySink | None = None, **switches: Any) -> Answers:
+    """Three requests that ask for several answers, at a temperature that gives many."""
+    texts = {"a": "all is calm .", "b": "the sea is warm and the", "c": "user : the passphrase is"}
+    prompts = [
+        Prompt(
+            request=name,
+            prompt_tokens=tuple(canary.encode(texts[name])),
+            max_new_tokens=14,
+            temperature=2.5,
+            top_k=20,
+            n=2 if name == "b" else 1,
+            ignore_eos=True,
+        )
+        for name in names
+    ]
+    config = EngineConfig(**({"block_size": 4, "seed": 7} | switches))
+    engine = make_engine(canary, config, prompts, sink or MemorySink())
+    engine.run(max_steps=200)
+    return {name: request.tokens for name, request in engine.requests.items()}
+
+
+def test_an_answer_is_drawn_the_same_alone_mixed_preempted_and_speculated(canary: Model) -> None:
+    alone = {name: tokens for each in "abc" for name, tokens in drawn(canary, each).items()}
+    assert len({tuple(tokens[-14:]) for tokens in alone.values()}) == 4
+    assert drawn(canary, "abc") == alone
+    assert drawn(canary, "cba", steps_in_flight=2) == alone
+    assert drawn(canary, "bca", max_num_batched_tokens=3) == alone
+    sink = MemorySink()
+    assert drawn(canary, "abc", sink, num_blocks=11, speculation=3) == alone
+    kinds = {type(envelope.event) for envelope in sink.envelopes}
+    assert {RequestPreempted, DraftVerified} <= kinds
+    assert drawn(canary, "abc", seed=8) != alone

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from kvrewind.tui.cli import run
 
+pytest.importorskip("torch", reason='needs the extra: pip install "kvrewind[engine]"')
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
