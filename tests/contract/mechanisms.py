@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import scenes_batches
 import scenes_buffers
+import scenes_contents
 import scenes_drafts
 import scenes_flight
 import scenes_forks
@@ -22,6 +23,7 @@ MODULES = (
     scenes_flight,
     scenes_buffers,
     scenes_tiers,
+    scenes_contents,
 )
 
 Scene = Callable[[], Sound]

@@ -87,6 +87,8 @@ class Babbler:
         self.wrong: list[str] = []
         self._windows, self._fails_in, self._size = windows, fails_in, size
         self._requests: dict[str, Request] = {}
+        self._failed: set[str | None] = set()
+        """Their rows in the step that was in flight meanwhile see what was never computed."""
 
     @property
     def card(self) -> ModelCard:
@@ -107,6 +109,7 @@ class Babbler:
     def execute(self, inputs: StepInputs) -> StepOutput:
         self.memory.move(inputs.moves)
         if inputs.step in self._fails_in:
+            self._failed.update(inputs.requests)
             raise RuntimeError("out of memory")
         for number, group in enumerate(inputs.groups):
             own = [self._text(inputs, row) for row in range(len(inputs.requests))]
@@ -116,7 +119,7 @@ class Babbler:
                     at = start + position - min(texts)
                     self.memory.slots[number, int(group.slot_mapping[at])] = text
             for row, texts in enumerate(own):
-                if texts:
+                if texts and inputs.requests[row] not in self._failed:
                     self._look(inputs, number, row, texts)
         return StepOutput(
             tokens=tuple(said(sample.request, sample.index) for sample in inputs.samples)
