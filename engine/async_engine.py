@@ -14,9 +14,9 @@ from typing import Self
 
 from .admission import PromptRefused
 from .engine import Engine
-from .request import Prompt
+from .request import FinishReason, Prompt
 from .serving import ThreadedEngine
-from .stream import FinishReason, RequestFailed, Stream
+from .stream import RequestFailed, Stream
 
 
 class AsyncStream:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
-from .request import Request
-
-FinishReason = Literal["eos", "length", "aborted", "error"]
+from .request import FinishReason, Request
 
 
 class RequestFailed(Exception):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -14,6 +16,7 @@ from failing import FailingRunner
 from gated import PATIENCE_S, GatedRunner
 from kvrewind.engine.admission import PromptRefused, UnknownRequest
 from kvrewind.engine.config import EngineConfig
+from kvrewind.engine.decisions import Admit, Answer, Question, Reference
 from kvrewind.engine.engine import Engine
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt
@@ -338,6 +341,36 @@ def test_what_stops_the_engine_reaches_all_who_wait() -> None:
             refused()
     assert len(ended.result()) == 1
     assert not told(sink, RunEnded)  # so that the trace is called incomplete
+
+
+class NeverAdmits(Reference):
+    def answer(self, question: Question) -> Answer:
+        return False if isinstance(question, Admit) else super().answer(question)
+
+
+def test_an_engine_in_which_nothing_can_run_tells_all_who_wait() -> None:
+    sink = MemorySink()
+    engine = make_engine(MODEL, EngineConfig(), (), sink, policy=NeverAdmits())
+    live = ThreadedEngine(engine)
+    with pytest.raises(RequestFailed, match="nothing could run any more after 2 steps"):
+        live.submit(prompt("a")).result(timeout=PATIENCE_S)
+    with pytest.raises(EngineStopped):
+        live.close()
+    assert [e.event.reason for e in told(sink, RunEnded)] == ["did-not-finish"]  # type: ignore[attr-defined]
+
+
+def test_tokens_are_kept_once_and_streams_only_as_long_as_they_go_on() -> None:
+    engine = engine_over(MemorySink())
+    with ThreadedEngine(engine) as live:
+        stream = live.submit(prompt("a", max_new_tokens=50, ignore_eos=True))
+        stream.result()
+        kept = [v for v in vars(stream).values() if isinstance(v, list | tuple) and len(v) > 9]
+        assert [id(v) for v in kept] == [id(engine.requests["a"].tokens)]
+        live.submit(prompt("b")).result()  # another step, so that the thread is done with "a"
+        forgotten = weakref.ref(stream)
+        del stream, kept
+        gc.collect()
+        assert forgotten() is None
 
 
 def test_an_idle_engine_takes_no_steps() -> None:
