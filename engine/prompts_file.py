@@ -22,22 +22,22 @@ __all__ = ["BadPrompts", "read_prompts"]
 _FIELDS = tuple(f.name for f in fields(PromptSpec))
 
 
-def read_prompts(path: Path | str) -> tuple[PromptSpec, ...]:
-    """Raises `BadPrompts`, naming the file and the line."""
+def read_prompts(path: Path | str, first: int | None = None) -> tuple[PromptSpec, ...]:
+    """All of them, or the `first` of them. Raises `BadPrompts`, naming the file and the line."""
     lines = read_lines(path)
     if not lines:
         raise BadPrompts(f"{path} has no prompts; give one prompt a line, or JSON lines")
-    first = lines[0].text.lstrip()
-    if first.startswith("[{") or first.strip() == "[":
+    begin = lines[0].text.lstrip()
+    if begin.startswith("[{") or begin.strip() == "[":
         raise BadPrompts(f"{path} is one JSON array; write its objects one a line, without commas")
-    if not first.startswith("{"):
+    if not begin.startswith("{"):
         return tuple(
             PromptSpec(request=f"r{count}", prompt=line.text.strip())
-            for count, line in enumerate(lines)
+            for count, line in enumerate(lines[:first])
         )
     if is_mooncake(lines[0]):
-        return read_mooncake(lines)
-    return tuple(_specs(lines))
+        return read_mooncake(lines, first)
+    return tuple(_specs(lines))[:first]
 
 
 def _specs(lines: tuple[Line, ...]) -> Iterator[PromptSpec]:

@@ -10,7 +10,6 @@ from ..engine.prompts_file import read_prompts
 from ..engine.workloads.poisson import PoissonTraffic
 from ..engine.workloads.scenarios import SCENARIOS, scenario_named
 from ..engine.workloads.spec import PromptSpec, Workload
-from ..engine.workloads.variations import leading
 from ..recorder.errors import BadInput
 
 
@@ -33,8 +32,10 @@ class Source:
         """Raises `BadInput` when more than one is named, or one can't be read."""
         if sum(given is not None for given in (file, scenario, poisson)) > 1:
             raise BadInput("give one workload: a file of prompts, a scenario, or --poisson")
+        if first is not None and first < 1:
+            raise BadInput(f"--first must be at least 1, not {first}")
         if file is not None:
-            return cls(str(file), read_prompts(file), None, first)
+            return cls(str(file), read_prompts(file, first), None, first)
         if poisson is not None:
             return cls(f"poisson {poisson}".strip(), None, PoissonTraffic.parse(poisson), first)
         return cls(scenario or next(iter(SCENARIOS)), None, None, first)
@@ -47,4 +48,4 @@ class Source:
         else:
             scenario = scenario_named(self.name, seed)
             specs, switches, what = scenario.specs, scenario.switches, scenario.what
-        return Workload(self.name, what, leading(specs, self.first), switches)
+        return Workload(self.name, what, tuple(specs[: self.first]), switches)

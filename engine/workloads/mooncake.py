@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -57,14 +57,13 @@ def is_mooncake(line: Line) -> bool:
     return not REQUIRED.keys().isdisjoint(given)
 
 
-def read_mooncake(lines: Iterable[Line]) -> tuple[PromptSpec, ...]:
-    """In the order of arrival, which counts from the first request's.
+def read_mooncake(lines: Iterable[Line], first: int | None = None) -> tuple[PromptSpec, ...]:
+    """In the order of arrival, which counts from the first request's; `first`: only that many.
 
-    Each runs to its `output_length`, whatever the model says. Raises `BadPrompts`.
+    Each runs to its `output_length`, whatever the model says. Raises `BadPrompts` for any bad line.
     """
-    specs = sorted(_specs(lines), key=lambda spec: spec.arrival_s or 0.0)
-    start = (specs[0].arrival_s or 0.0) if specs else 0.0
-    return tuple(replace(spec, arrival_s=(spec.arrival_s or 0.0) - start) for spec in specs)
+    asked = sorted(_asked(lines), key=lambda one: one.timestamp)[:first]
+    return tuple(one.spec(asked[0].timestamp) for one in asked)
 
 
 def prompt_tokens(hash_ids: Sequence[int], input_length: int) -> tuple[int, ...]:
@@ -75,26 +74,36 @@ def prompt_tokens(hash_ids: Sequence[int], input_length: int) -> tuple[int, ...]
     return tuple(tokens)
 
 
-def _specs(lines: Iterable[Line]) -> Iterator[PromptSpec]:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A line that was read. Its tokens are made when it is known to be wanted: a public trace has
+    hundreds of millions."""
+
+    timestamp: float
+    input_length: int
+    output_length: int
+    hash_ids: list[int]
+    extras: dict[str, Any]
+
+    def spec(self, start: float) -> PromptSpec:
+        return PromptSpec(
+            prompt_tokens=prompt_tokens(self.hash_ids, self.input_length),
+            max_new_tokens=self.output_length,
+            arrival_s=(self.timestamp - start) / 1000,
+            ignore_eos=True,
+            **self.extras,
+        )
+
+
+def _asked(lines: Iterable[Line]) -> Iterator[_Asked]:
     seen: dict[str, int] = {}
     for count, line in enumerate(lines):
-        spec = _spec(line, f"r{count}")
-        refuse_repeated(line, spec.request, seen)
-        yield spec
-
-
-def _spec(line: Line, name: str) -> PromptSpec:
-    given = json_object(line, "`timestamp`, `input_length`, `output_length` and `hash_ids`")
-    _check(line.where, given)
-    extras = {key: as_field(key, value) for key, value in given.items() if key in EXTRAS}
-    known: dict[str, Any] = {"request": name} | extras
-    return PromptSpec(
-        prompt_tokens=prompt_tokens(given["hash_ids"], given["input_length"]),
-        max_new_tokens=given["output_length"],
-        arrival_s=given["timestamp"] / 1000,
-        ignore_eos=True,
-        **known,
-    )
+        given = json_object(line, "`timestamp`, `input_length`, `output_length` and `hash_ids`")
+        _check(line.where, given)
+        extras: dict[str, Any] = {"request": f"r{count}"}
+        extras |= {key: as_field(key, value) for key, value in given.items() if key in EXTRAS}
+        refuse_repeated(line, extras["request"], seen)
+        yield _Asked(**{name: given[name] for name in REQUIRED}, extras=extras)
 
 
 def _check(where: str, given: dict[str, Any]) -> None:

@@ -22,10 +22,3 @@ def faster(specs: Sequence[PromptSpec], speed: float) -> tuple[PromptSpec, ...]:
 
 def without_priorities(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     return tuple(replace(prompt, priority=0) for prompt in prompts)
-
-
-def leading(specs: Sequence[PromptSpec], count: int | None) -> tuple[PromptSpec, ...]:
-    """The first `count` of them, or all. Raises `BadInput`."""
-    if count is not None and count < 1:
-        raise BadInput(f"--first must be at least 1, not {count}")
-    return tuple(specs[:count])
