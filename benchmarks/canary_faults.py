@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.faults.registry import FAULTS, with_implied
 from kvrewind.engine.llm import Model, make_engine, open_model
-from kvrewind.engine.workload import default_workload
+from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.check import check
 from kvrewind.replay.oracles import foreign_passphrases

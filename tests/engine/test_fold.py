@@ -9,7 +9,7 @@ from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.faults.registry import FAULTS, with_implied
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt
-from kvrewind.engine.workload import default_workload
+from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.reducer import apply
 from kvrewind.replay.state import State

@@ -9,7 +9,7 @@ from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.engine import Engine
 from kvrewind.engine.faults.registry import policy_of, with_implied
 from kvrewind.engine.symbolic import SymbolicRunner
-from kvrewind.engine.workload import default_workload
+from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.events import Envelope
 from kvrewind.recorder.memory import MemorySink
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.llm import SymbolicModel, make_engine
-from kvrewind.engine.workload import default_workload
+from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.events import (
     BlockCopied,
     DecisionMade,

@@ -10,7 +10,7 @@ from kvrewind.engine.inputs import StepInputs
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Request
 from kvrewind.engine.runner import StepOutput
-from kvrewind.engine.workload import default_workload
+from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.errors import BadInput
 from kvrewind.recorder.events import PiecesDefined, RunEnded, RunStarted, TokensSampled
 from kvrewind.recorder.memory import MemorySink

@@ -14,7 +14,7 @@ import pytest
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.faults.registry import with_implied
 from kvrewind.engine.llm import SymbolicModel, make_engine
-from kvrewind.engine.workload import default_workload
+from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.events import Envelope
 from kvrewind.recorder.jsonl import read_jsonl
 from kvrewind.recorder.reader import TraceReader

@@ -16,7 +16,7 @@ from ...engine.config import EngineConfig
 from ...engine.faults.registry import with_implied
 from ...engine.llm import Model, open_model
 from ...engine.request import Prompt
-from ...engine.workload import default_workload
+from ...engine.workloads.default import default_workload
 from ...recorder.events import Envelope
 from ...recorder.reader import TraceReader
 from ...replay.bisect import Bisection
