@@ -1,120 +1,291 @@
-"""The block pool against a plain model: counts, queue order, eviction, generations."""
+"""What a pool does by itself, case by case. Everything at once: test_pool_machine.py."""
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from typing import Any
+
+import pytest
 from kvrewind.engine.block_pool import BlockPool
-from kvrewind.engine.decisions import Hit, Reference
+from kvrewind.engine.contents import Contents
+from kvrewind.engine.decisions import (
+    Answer,
+    Hit,
+    Policy,
+    Publish,
+    Question,
+    Reference,
+    Reuse,
+    Scrub,
+    Taken,
+    reference_answer,
+)
+from kvrewind.engine.inputs import BlockCopy, BlockScrub
 from kvrewind.engine.journal import Journal
-from kvrewind.engine.prefix_cache import Content
+from kvrewind.engine.pool_rules import PoolRules
 from kvrewind.engine.request import Prompt, Request
-from kvrewind.recorder.events import BlockUnregistered
+from kvrewind.recorder.events import (
+    BlockAllocated,
+    BlockCopied,
+    BlockFreed,
+    BlockRegistered,
+    BlockScrubbed,
+    BlockUnregistered,
+    DecisionMade,
+    Event,
+)
 from kvrewind.recorder.memory import MemorySink
 
-BLOCKS = 5
+SIZE = 2
+CONTENTS = Contents(SIZE)
 
 
-def new_request(name: str) -> Request:
-    return Request.of(Prompt(request=name, prompt_tokens=(1,), max_new_tokens=1))
+class Bench:
+    """A pool with its events; requests have two blocks of tokens of their own."""
 
-
-class Pool(RuleBasedStateMachine):
-    """`held` maps a block to its holders, `queue` is who is free, longest first, `keyed` maps a
-    block to its content: nothing more is needed to say what the pool must do."""
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, blocks: int = 3, policy: Policy | None = None, **rules: Any) -> None:
         self.sink = MemorySink()
-        self.pool = BlockPool(BLOCKS, Journal(self.sink, Reference()))
-        self.requests: list[Request] = []
-        self.held: dict[int, list[str]] = {}
-        self.queue = list(range(BLOCKS))
-        self.keyed: dict[int, Content] = {}
-        self.generations = [0] * BLOCKS
+        self.journal = Journal(self.sink, policy or Reference())
+        self.pool = BlockPool(blocks, self.journal, rules=PoolRules(**rules))
+        self.journal.step = 1
 
-    @rule()
-    def arrive(self) -> None:
-        self.requests.append(new_request(f"r{len(self.requests)}"))
+    def request(self, name: str, tokens: tuple[int, ...] = (1, 2, 3, 4), **how: Any) -> Request:
+        return Request.of(Prompt(request=name, prompt_tokens=tokens, max_new_tokens=1, **how))
 
-    @precondition(lambda self: self.requests and self.queue)
-    @rule(data=st.data())
-    def allocate(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.requests))
-        block = self.queue.pop(0)
-        self.pool.allocate(request, len(request.table))
-        self.held[block] = [request.name]
-        self.keyed.pop(block, None)
-        self.generations[block] += 1
+    def publish(self, request: Request, index: int = 0, written: int = SIZE) -> None:
+        self.pool.publish(request, index, CONTENTS.of(request, index), written)
 
-    @precondition(lambda self: self.requests and self.keyed)
-    @rule(data=st.data())
-    def share(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.requests))
-        block = data.draw(st.sampled_from(sorted(self.keyed)))
-        key = self.keyed[block].key
-        self.pool.share(request, len(request.table), Hit(block, key), "share")
-        self.held.setdefault(block, []).append(request.name)
-        if block in self.queue:
-            self.queue.remove(block)
+    def cached(self, name: str, tokens: tuple[int, ...], **how: Any) -> int:
+        """A free block with the request's first tokens, findable."""
+        request = self.request(name, tokens, **how)
+        self.pool.allocate(request, 0)
+        self.publish(request)
+        self.pool.release_all(request, lives_on=False)
+        return self.block_of(BlockRegistered)
 
-    @precondition(lambda self: any(len(r.table) for r in self.requests))
-    @rule(data=st.data(), tokens=st.tuples(st.integers(0, 2), st.integers(0, 2)))
-    def publish(self, data: st.DataObject, tokens: tuple[int, int]) -> None:
-        request = data.draw(st.sampled_from([r for r in self.requests if len(r.table)]))
-        index = data.draw(st.integers(0, len(request.table) - 1))
-        content = Content(None, tokens, None)
-        self.pool.publish(request, index, content, written=len(tokens))
-        block = request.table[index]
-        assert block is not None
-        self.keyed.setdefault(block, content)
+    def block_of(self, kind: type[Any]) -> int:
+        """Of the last such event."""
+        return self.events(kind)[-1].block
 
-    @precondition(lambda self: any(len(r.table) for r in self.requests))
-    @rule(data=st.data(), lives_on=st.booleans())
-    def release(self, data: st.DataObject, lives_on: bool) -> None:
-        request = data.draw(st.sampled_from([r for r in self.requests if len(r.table)]))
-        blocks = [b for b in reversed(request.table.entries()) if b is not None]
-        self.pool.release_all(request, lives_on=lives_on)
-        for block in blocks:
-            self.held[block].remove(request.name)
-            if not self.held[block]:
-                del self.held[block]
-                self.queue.append(block)
-        assert request.table.entries() == ()
+    def hand_out(self, count: int) -> list[int]:
+        """The blocks that come next."""
+        greedy = self.request("greedy", (9, 9))
+        for index in range(count):
+            self.pool.allocate(greedy, index)
+        return [block for block in greedy.table.entries() if block is not None]
 
-    @invariant()
-    def counts_are_holders(self) -> None:
-        for block in self.pool.blocks:
-            holders = self.held.get(block.block_id, [])
-            assert block.ref_count == len(holders)
-            assert sorted(name for name, _ in block.holders) == sorted(holders)
+    def share(self, request: Request, index: int = 0) -> None:
+        entry = self.pool.cache.holding(CONTENTS.of(request, index))
+        assert entry is not None
+        self.pool.share(request, index, Hit(entry.block, entry.key), "share")
 
-    @invariant()
-    def the_queue_is_in_the_order_of_freeing(self) -> None:
-        assert list(self.pool.free_queue()) == self.queue
+    def events(self, kind: type[Event]) -> list[Any]:
+        return [e.event for e in self.sink.envelopes if isinstance(e.event, kind)]
 
-    @invariant()
-    def the_index_names_present_generations_only(self) -> None:
-        assert {e.block: e.content for e in self.pool.cache.entries()} == self.keyed
-        assert [b.generation for b in self.pool.blocks] == self.generations
-
-    def teardown(self) -> None:
-        evicted = [e.event for e in self.sink.envelopes if isinstance(e.event, BlockUnregistered)]
-        assert all(event.reason == "evicted" for event in evicted)
+    def story(self) -> list[str]:
+        """Kinds of events, decisions left out."""
+        kinds = [e.kind for e in self.sink.envelopes if not isinstance(e.event, DecisionMade)]
+        return [kind.removeprefix("Block") for kind in kinds]
 
 
-Pool.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestPool = Pool.TestCase
+def test_cached_blocks_are_evicted_least_recently_used_first_among_equals() -> None:
+    bench = Bench()
+    blocks = [bench.cached(n, (i, i)) for i, n in enumerate("abc", start=1)]
+    revived = bench.request("again", (1, 1))
+    bench.share(revived)
+    bench.pool.release_all(revived, lives_on=False)
+    assert bench.hand_out(3) == [blocks[1], blocks[2], blocks[0]]
 
 
-def test_equal_tokens_after_another_parent_are_another_content() -> None:
-    first, second = Content(None, (1, 2), None), Content(None, (3, 4), None)
-    assert Content(first, (5, 6), None) != Content(second, (5, 6), None)
-    assert Content(first, (5, 6), None).key != Content(second, (5, 6), None).key
-    assert Content(first, (5, 6), None) == Content(Content(None, (1, 2), None), (5, 6), None)
+def test_retained_blocks_outlast_others_and_pinned_ones_outlast_all() -> None:
+    bench = Bench(blocks=4)
+    pinned = bench.cached("a", (1, 1), pin=True)
+    retained = bench.cached("b", (2, 2), retention=2)
+    plain = bench.cached("c", (3, 3))
+    uncached = 3
+    assert bench.hand_out(4) == [uncached, plain, retained, pinned]
 
 
-def test_content_of_another_tenant_is_another_content() -> None:
-    assert Content(None, (1, 2), "a") != Content(None, (1, 2), "b")
-    assert Content(None, (1, 2), "a").key != Content(None, (1, 2), None).key
+def test_an_entry_that_several_share_is_kept_as_long_as_any_of_them_wants() -> None:
+    bench = Bench()
+    bench.cached("a", (1, 1), retention=1)
+    sharer = bench.request("again", (1, 1), pin=True)
+    bench.share(sharer)
+    bench.pool.release_all(sharer, lives_on=False)
+    last = bench.cached("b", (2, 2), retention=5)
+    assert bench.hand_out(3)[1:] == [last, 0]
+
+
+def test_a_block_handed_out_anew_is_worth_nothing_yet() -> None:
+    bench = Bench()
+    bench.cached("a", (1, 1), pin=True)
+    taken = bench.request("b")
+    for index in range(3):
+        bench.pool.allocate(taken, index)
+    bench.pool.release_all(taken, lives_on=False)
+    assert bench.hand_out(3) == [0, 2, 1]
+
+
+def test_quarantined_blocks_are_free_and_not_to_be_had() -> None:
+    bench = Bench(quarantine=2)
+    assert (bench.pool.num_free, bench.pool.free_queue()) == (1, (0, 1, 2))
+    assert bench.hand_out(1) == [0]
+    assert bench.pool.num_free == 0
+
+
+def test_a_block_held_back_is_found_and_shared_but_not_handed_out() -> None:
+    bench = Bench(blocks=2)
+    block = bench.cached("a", (1, 1))
+    bench.pool.hold_back(block)
+    assert bench.pool.num_free_without({block}) == 1
+    assert bench.hand_out(1) == [1]
+    bench.share(bench.request("again", (1, 1)))
+    assert bench.pool.free_queue() == ()
+    bench.pool.give_back(block)
+
+
+def test_the_extra_keys_of_a_block_are_told() -> None:
+    bench = Bench()
+    request = bench.request("a", extra_keys=((2, "image"), (0, "salt")))
+    for index in range(2):
+        bench.pool.allocate(request, index)
+        bench.publish(request, index)
+    assert [e.extra_keys for e in bench.events(BlockRegistered)] == [[[0, "salt"]], [[2, "image"]]]
+    plain = Bench()
+    plain.cached("a", (1, 1))
+    assert plain.events(BlockRegistered)[0].extra_keys is None
+
+
+def test_a_block_that_is_not_whole_stays_out_of_the_index_without_a_decision() -> None:
+    bench = Bench()
+    request = bench.request("a")
+    bench.pool.allocate(request, 0)
+    for written in range(SIZE):
+        bench.publish(request, written=written)
+    assert not list(bench.pool.cache.entries())
+    assert {e.about for e in bench.events(DecisionMade)} == {"reuse"}
+
+
+@pytest.mark.parametrize("how", ["zero", "nan"])
+def test_scrubbed_when_freed_unless_cached_and_then_when_evicted(how: Any) -> None:
+    bench = Bench(blocks=1, scrub=how, scrub_at="free")
+    bench.cached("a", (1, 1))
+    assert not bench.events(BlockScrubbed)
+    other = bench.request("b")
+    bench.pool.allocate(other, 0)
+    bench.pool.release_all(other, lives_on=True)
+    assert bench.story() == [
+        *("Allocated", "Registered", "Released", "Freed"),
+        *("Unregistered", "Scrubbed", "Allocated", "Released", "Freed", "Scrubbed"),
+    ]
+    assert {e.how for e in bench.events(BlockScrubbed)} == {how}
+    made = [e.decision for e in bench.events(DecisionMade) if e.about.startswith("scrub")]
+    assert made == ["scrub-evicted:b:0:0", "scrub:b:0:0"]
+    assert [e.decision for e in bench.events(BlockScrubbed)] == made
+
+
+def test_scrubbed_each_time_that_it_is_handed_out() -> None:
+    bench = Bench(blocks=1, scrub="nan", scrub_at="allocation")
+    bench.cached("a", (1, 1))
+    bench.hand_out(1)
+    assert bench.story() == [
+        *("Allocated", "Scrubbed", "Registered", "Released", "Freed"),
+        *("Unregistered", "Allocated", "Scrubbed"),
+    ]
+
+
+def test_without_the_switch_nothing_is_scrubbed() -> None:
+    bench = Bench(blocks=1)
+    bench.cached("a", (1, 1))
+    bench.hand_out(1)
+    assert (bench.events(BlockScrubbed), bench.pool.take_moves()) == ([], ())
+
+
+def test_the_device_gets_scrubs_and_copies_in_the_order_of_the_trace() -> None:
+    """A block is copied from, given up, scrubbed, handed out and copied to, all in one step."""
+    bench = Bench(blocks=2, scrub="zero")
+    parent, child = bench.request("a"), bench.request("b")
+    bench.pool.allocate(parent, 0)
+    bench.pool.fork(child, parent, "fork")
+    bench.pool.copy_on_write(child, 0, 1)
+    bench.pool.release_all(parent, lives_on=True)
+    grandchild = bench.request("c")
+    bench.pool.fork(grandchild, child, "fork")
+    bench.pool.copy_on_write(grandchild, 0, 1)
+    assert bench.pool.take_moves() == (
+        BlockCopy(0, 1, 1, 0),
+        BlockScrub(0, "zero", 0),
+        BlockCopy(1, 0, 1, 0),
+    )
+    assert bench.pool.take_moves() == ()
+    told = [e for e in bench.story() if e in ("Copied", "Scrubbed")]
+    assert told == ["Copied", "Scrubbed", "Copied"]
+    assert [e.destination for e in bench.events(BlockCopied)] == [1, 0]
+
+
+# The seam: what has gone wrong elsewhere can be planted as another answer.
+
+
+class Otherwise:
+    """The right answers, but for one kind of question."""
+
+    def __init__(self, kind: type[Any], other: Any) -> None:
+        self._kind, self._other = kind, other
+        self.asked: list[Any] = []
+
+    def answer(self, question: Question) -> Answer:
+        if not isinstance(question, self._kind):
+            return reference_answer(question)
+        self.asked.append(question)
+        return self._other(question)
+
+    def carried_out(self, question: Question, answer: Answer) -> None:
+        pass
+
+
+def test_a_race_for_one_block_can_be_planted() -> None:
+    def race(question: Reuse) -> Taken:
+        before = question.before
+        is_late = before is not None and before.request != question.id.request
+        return Taken(before.block if before and is_late else question.head, unregister=True)
+
+    bench = Bench(policy=Otherwise(Reuse, race))
+    a, b, c = (bench.request(name) for name in "abc")
+    bench.pool.allocate(a, 0)
+    bench.pool.allocate(b, 0)
+    bench.journal.step += 1
+    bench.pool.allocate(c, 0)
+    assert [e.block for e in bench.events(BlockAllocated)] == [0, 0, 1]
+    assert bench.pool.free_queue() == (2,)
+
+
+def test_a_block_can_be_published_before_it_is_written() -> None:
+    early = Otherwise(Publish, lambda question: question.content.key)
+    bench = Bench(policy=early)
+    request = bench.request("a")
+    bench.pool.allocate(request, 0)
+    bench.publish(request, written=0)
+    bench.publish(request, written=SIZE)
+    assert [question.written for question in early.asked] == [0]
+    assert [e.decision for e in bench.events(BlockRegistered)] == ["publish:a:0:0"]
+
+
+def test_a_key_can_be_left_in_the_index_by_the_block_that_it_named() -> None:
+    keeps = Otherwise(Reuse, lambda question: Taken(question.head, unregister=False))
+    bench = Bench(blocks=1, policy=keeps)
+    bench.cached("a", (1, 1))
+    bench.hand_out(1)
+    assert not bench.events(BlockUnregistered)
+    assert [entry.block for entry in bench.pool.cache.entries()] == [0]
+
+
+def test_a_scrub_can_be_forgotten_and_the_decision_shows_it() -> None:
+    forgets = Otherwise(Scrub, lambda question: None)
+    bench = Bench(blocks=2, policy=forgets, scrub="nan")
+    bench.cached("a", (1, 1))
+    other = bench.request("b")
+    bench.pool.allocate(other, 0)
+    bench.pool.release_all(other, lives_on=False)
+    assert [question.is_cached for question in forgets.asked] == [True, False]
+    made = [(e.decision, e.choice) for e in bench.events(DecisionMade) if e.about == "scrub"]
+    assert made == [("scrub:b:0:0", None)]
+    assert (bench.events(BlockScrubbed), len(bench.events(BlockFreed))) == ([], 2)

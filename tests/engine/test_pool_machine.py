@@ -45,7 +45,7 @@ switches = st.fixed_dictionaries(
         "reuse": st.sampled_from(["first-freed", "last-freed", "quarantine=1", "quarantine=3"]),
         "scrub": st.sampled_from(["none", "zero", "nan"]),
         "scrub_at": st.sampled_from(["free", "allocation"]),
-        "sharing": st.sampled_from(["off", "tenant", "global"]),
+        "sharing": st.sampled_from(["off", "tenant", "tenant", "global"]),
         "granularity": st.sampled_from(["block", "paragraph", "prompt", "sequence"]),
     }
 )
@@ -200,24 +200,30 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(
         told=tokens,
         copied=st.integers(0, 4 * SIZE),
-        who=st.tuples(st.sampled_from([None, "a"]), st.sampled_from([None, None, "lora"])),
-        keys=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["x", "y"])), max_size=1),
-        worth=st.tuples(st.booleans(), st.integers(0, 2)),
+        who=st.sampled_from([(None, None), (None, None), ("a", None), (None, "lora")]),
+        keys=st.sampled_from([(), (), ((0, "x"),), ((2, "x"),), ((3, "x"),), ((2, "y"),)]),
+        worth=st.sampled_from([(False, 0), (False, 0), (False, 2), (True, 0)]),
+        is_served=st.sampled_from([True, True, False]),
     )
-    def arrive(self, told: list[int], copied: int, who: Any, keys: Any, worth: Any) -> None:
-        """A request that begins as the one before it does."""
-        before = list(self.requests.values())[-1].tokens if self.requests else []
+    def arrive(
+        self, told: list[int], copied: int, who: Any, keys: Any, worth: Any, is_served: bool
+    ) -> None:
+        """A request that begins as the first one does."""
+        before = next(iter(self.requests.values())).tokens if self.requests else []
         prompt = Prompt(
             request=f"r{len(self.requests)}",
             prompt_tokens=(*before[:copied], *told),
             max_new_tokens=9,
             tenant=who[0],
             adapter=who[1],
-            extra_keys=tuple(keys),
+            extra_keys=keys,
             pin=worth[0],
             retention=worth[1],
         )
-        self.add(Request.of(prompt, groups=2))
+        request = Request.of(prompt, groups=2)
+        self.add(request)
+        if is_served:
+            self.serve_one(request)
 
     def add(self, request: Request) -> None:
         prompt = request.prompt
@@ -231,7 +237,9 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def serve(self, data: st.DataObject) -> None:
         """All that a request needs, as far as there is room."""
-        request = self.one_of(data, self.live)
+        self.serve_one(self.one_of(data, self.live))
+
+    def serve_one(self, request: Request) -> None:
         if request in self.waiting():
             self.admit_one(request)
         while request in self.growing() and self.plain.available():
@@ -417,5 +425,5 @@ def _header() -> RunStarted:
     )
 
 
-PoolMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestPoolMachine = PoolMachine.TestCase

@@ -208,6 +208,22 @@ def test_another_text_of_another_tenant_is_not_compared() -> None:
     )
 
 
+def test_the_end_of_a_unit_is_known_as_long_as_its_last_block_is_in_the_index() -> None:
+    cache, (first, second) = cache_of(chain(A)), chain(A)
+    cache.mark_end(second, [9])
+    cache.mark_end(second, [9, 10])
+    cache.mark_end(chain([3, 3, 3, 3])[0], [])
+    assert (set(cache.ends_after(second)), set(cache.ends_after(first))) == ({(9,), (9, 10)}, set())
+    cache.add(Entry(2, second, "another block"))
+    cache.remove(Entry(1, second, second.key))
+    assert cache.ends_after(second)
+    cache.remove(Entry(2, second, "another block"))
+    cache.add(Entry(3, second, second.key))
+    assert not cache.ends_after(second)
+    cache.add(Entry(4, chain([3, 3, 3, 3])[0], "key"))
+    assert not cache.ends_after(chain([3, 3, 3, 3])[0]), "it wasn't in the index then"
+
+
 def test_hits_cut_to_a_larger_unit_say_so() -> None:
     told = why_missed(
         found=2,
