@@ -22,12 +22,29 @@ from kvrewind.engine.perplexity import (  # noqa: E402
     standard_text,
 )
 from kvrewind.engine.transformers_runner import TransformersRunner  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import (  # noqa: E402
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 torch.set_num_threads(1)
 
 LENGTH = 150
 PLAN = Plan(lengths=(LENGTH,), last=LENGTH, windows=1)
+
+
+def windowed_model():
+    """Layers that see a window and layers that see all, in two KV groups."""
+    torch.manual_seed(2)
+    config = Gemma2Config(
+        vocab_size=97, hidden_size=48, intermediate_size=64, num_hidden_layers=4, head_dim=8,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        sliding_window=24, initializer_range=0.3, eos_token_id=None, bos_token_id=None,
+        pad_token_id=0,
+    )  # fmt: skip
+    return Gemma2ForCausalLM._from_config(config, attn_implementation="eager").eval()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +65,11 @@ def text():
 
 @pytest.fixture(scope="module")
 def by_itself(model, text):
-    """The model's cross entropy of every token but the first, without our code."""
+    return cross_entropy(model, text)
+
+
+def cross_entropy(model, text):
+    """Of every token but the first, by the model without our code."""
     ids = torch.tensor([text])
     with torch.inference_mode():
         logits = model(ids).logits[0, :-1]
@@ -71,6 +92,14 @@ def test_in_the_model_s_own_precision_it_is_the_model_s_cross_entropy(
     adopted, text, by_itself, chunk
 ):
     np.testing.assert_allclose(losses(adopted, text, "auto", chunk=chunk), by_itself, atol=1e-4)
+
+
+def test_layers_with_a_window_are_measured_as_the_model_computes_them(text):
+    model = windowed_model()
+    expected = cross_entropy(model, text)
+    adopted = AdoptedModel(model, name="windowed")
+    assert len(adopted.card.groups) == 2
+    np.testing.assert_allclose(losses(adopted, text, "auto", chunk=40), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ...engine.models import INSTALL_ENGINE, available_models
 from ..console import out
+from ..presenters.perplexity import INSTALL_PLOT
 
 PACKAGES = (  # (package, what for, how to get it)
     ("sqlalchemy", "the trace file", "pip install kvrewind"),
@@ -21,6 +22,7 @@ PACKAGES = (  # (package, what for, how to get it)
     ("transformers", "running a model", INSTALL_ENGINE),
     ("safetensors", "reading weights", INSTALL_ENGINE),
     ("gguf", "reading SmolLM2", INSTALL_ENGINE),
+    ("plotext", "plots", INSTALL_PLOT),
     ("triton", "kernels on a GPU (not used yet)", "pip install triton"),
 )
 
@@ -44,6 +46,9 @@ def doctor() -> int:
         table.add_row(package, found or "missing", purpose, "" if found else how)
     table.add_row("gpu", _gpu() or "none", "--device cuda", "")
     table.add_row("model symbolic", "ready", "simulating without weights", "")
+    table.add_row(
+        "model symbolic-windows", "ready", "the same with two KV groups, one windowed", ""
+    )
     for model in available_models():
         table.add_row(
             f"model {model.name}",
