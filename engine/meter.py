@@ -49,9 +49,9 @@ class Waits:
 class Measured:
     """What one run was like. Times are the clock's.
 
-    `cached_tokens` of the `prompt_tokens` were not computed when their request was first admitted,
-    since the cache held them; `hit_rate` is their share. `recomputed_tokens` were computed more
-    than once (preemption). A block is in use while a request holds it: `pool_mean` (over the
+    `cached_tokens` of the `prompt_tokens` their request never computed, since the cache (or host
+    memory) held them; `hit_rate` is their share. `recomputed_tokens` it computed more than once
+    (preemption). A block is in use while a request holds it: `pool_mean` (over the
     steps) and `pool_peak` are shares of the pool. `first_token`: from arrival to the first token,
     `next_token`: from one token of a request to its next one.
     """
@@ -92,8 +92,8 @@ class _Life:
     arrived: float
     priority: int
     is_further_sample: bool
-    was_scheduled: bool = False
     computed: int = 0
+    """Tokens from the first one on whose KV existed at some time, for this request."""
     last_token: float | None = None
 
 
@@ -192,10 +192,8 @@ class Meter:
             event.requests, event.computed, event.scheduled, event.phases, strict=True
         ):
             life, end = self._lives[name], computed + scheduled
-            if not life.was_scheduled:
-                life.was_scheduled = True
-                life.computed = computed
-                self._count["cached_tokens"] += 0 if life.is_further_sample else computed
+            found = max(computed - life.computed, 0)
+            self._count["cached_tokens"] += 0 if life.is_further_sample else found
             if phase == "prefill":  # rejected drafts are computed again too, as decode
                 self._count["recomputed_tokens"] += max(min(life.computed, end) - computed, 0)
             life.computed = max(life.computed, end)

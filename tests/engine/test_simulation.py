@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kvrewind.engine.admission import PromptRefused
-from kvrewind.engine.clock import StepCost
+from kvrewind.engine.clock import SimulatedClock, StepCost
 from kvrewind.engine.config import EngineConfig
-from kvrewind.engine.llm import SymbolicModel
-from kvrewind.engine.meter import Measured
+from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.meter import Measured, Meter
 from kvrewind.engine.prompts_file import read_prompts
 from kvrewind.engine.request import Prompt
 from kvrewind.engine.simulation import simulate
 from kvrewind.engine.workloads.poisson import PoissonTraffic
 from kvrewind.engine.workloads.tokens import synthetic_tokens
+from kvrewind.recorder.events import Event, StepScheduled
+from kvrewind.recorder.memory import MemorySink
+from kvrewind.recorder.sink import Sink
 
 MODEL = SymbolicModel()
 COST = StepCost(weights_s=0.010, token_s=0.001, context_token_s=0.00001, host_s=0.002)
@@ -123,9 +128,79 @@ def test_pieces_of_long_prompts_keep_the_others_talking() -> None:
     assert pieces.sampled_tokens == whole.sampled_tokens == 32
 
 
+def traffic(seed: int, text: str) -> list[Prompt]:
+    specs = PoissonTraffic.parse(text).specs(seed)
+    return [spec.tokenized(MODEL.encode, 1) for spec in specs]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 99),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "num_blocks": st.sampled_from([20, 28, 64]),
+            "max_num_batched_tokens": st.sampled_from([8, 32, 256]),
+            "max_num_seqs": st.integers(1, 6),
+            "chunked_prefill": st.booleans(),
+            "preemption": st.booleans(),
+            "continuous_batching": st.booleans(),
+            "steps_in_flight": st.sampled_from([1, 2]),
+            "sharing": st.sampled_from(["off", "tenant", "global"]),
+            "granularity": st.sampled_from(["block", "prompt", "sequence"]),
+            "reuse": st.sampled_from(["first-freed", "last-freed", "quarantine=3"]),
+            "host_blocks": st.sampled_from([0, 16, 64]),
+            "transfer_steps": st.integers(1, 3),
+            "layout": st.sampled_from(["packed", "padded-left", "dense"]),
+        },
+    ),
+)
+def test_every_token_is_computed_found_or_computed_again(
+    seed: int, switches: dict[str, Any]
+) -> None:
+    """Under any switches: what is scheduled is all that is needed, less what was found, and what
+    was lost once more; and a cache changes nobody's number of tokens."""
+    prompts = traffic(
+        seed, "rate=60,count=8,prompt=4..40,output=2..12,prefix=12,prefixes=2,tenants=2,urgent=0.2"
+    )
+    config = EngineConfig(block_size=4, **switches)
+    clock = SimulatedClock(COST, config.steps_in_flight)
+    meter, events = Meter(clock, prompts), MemorySink()
+    engine = make_engine(MODEL, config, prompts, Both(meter, events), clock=clock)
+    engine.run()
+    result = meter.measured()
+    computed = sum(
+        sum(e.event.scheduled) for e in events.envelopes if isinstance(e.event, StepScheduled)
+    )
+    needed = sum(len(p.prompt_tokens) + p.max_new_tokens - 1 for p in prompts)
+    assert computed == needed - result.cached_tokens + result.recomputed_tokens
+    assert result.sampled_tokens == sum(p.max_new_tokens for p in prompts)
+    assert result.unfinished == 0
+    assert 0 < result.pool_mean <= result.pool_peak <= 1
+
+
+class Both:
+    """A sink that passes everything on to two."""
+
+    def __init__(self, *sinks: Sink) -> None:
+        self.sinks = sinks
+
+    def emit(self, event: Event, step: int) -> None:
+        for sink in self.sinks:
+            sink.emit(event, step)
+
+
+def test_host_memory_brings_back_what_the_pool_forgot(tmp_path: Path) -> None:
+    lines = [(1000 * i, 512, 1, [hash_id]) for i, hash_id in enumerate((0, 1, 2, 0))]
+    prompts = mooncake(tmp_path, *lines)
+    result = measured(*prompts, num_blocks=64, host_blocks=128)
+    assert result.cached_tokens == 496
+    assert result.host_loads == 31
+    assert result.host_stores >= 96
+
+
 def test_the_same_run_measures_the_same() -> None:
-    specs = PoissonTraffic.parse("rate=20,count=12,prompt=20..60,output=4..8,prefix=32").specs(3)
-    prompts = [spec.tokenized(MODEL.encode, 1) for spec in specs]
+    prompts = traffic(3, "rate=20,count=12,prompt=20..60,output=4..8,prefix=32")
     assert measured(*prompts, num_blocks=24) == measured(*prompts, num_blocks=24)
 
 
