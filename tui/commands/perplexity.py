@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ...engine.config import EngineConfig
 from ...engine.kv_dtype import layer_dtypes
-from ...engine.llm import SymbolicModel
+from ...engine.llm import SIMULATED
 from ...engine.models import LoadedModel, load_model
 from ...engine.perplexity import Measured, Plan, config_for, measure, standard_text
 from ...engine.runner import ModelCard
@@ -93,9 +93,9 @@ def perplexity(
     configs = [config_for(s, plan, device=device, dtype=dtype) for s in (OWN, *settings)]
     _refuse_plot(plot_file, force=force)
     source = standard_text() if text is None else _read(text)
-    if model == SymbolicModel.name:
+    if model in dict(SIMULATED):
         raise BadInput(
-            "--model symbolic has no weights and so no perplexity; take smollm2 or a directory"
+            f"--model {model} has no weights and so no perplexity; take smollm2 or a directory"
         )
     loaded = load_model(model, configs[0])
     own = loaded.runner(configs[0])
