@@ -65,7 +65,7 @@ class FastAttention:
             blocks.append(without_holes(rows.tables).ravel())
             gathered = keys.stop
         self._blocks = torch.from_numpy(np.concatenate(blocks)).to(pool.device)
-        self._in_one_part = len(self._parts) == 1 and None not in inputs.requests
+        self._in_one_part = len(self._parts) == 1 and bool((inputs.seq_lens > 0).all())
 
     def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; the step's KV is in the pool."""
@@ -102,7 +102,7 @@ def _batches(inputs: StepInputs, group: GroupInputs, block_size: int) -> Iterato
     length_class = np.ceil(np.log2(count)).astype(np.int64).tolist()
     batches: dict[tuple[int, int, int | None], list[int]] = {}
     for row, query_len in enumerate(inputs.query_lens.tolist()):
-        if inputs.requests[row] is not None:
+        if inputs.seq_lens[row] > 0:
             alone = row if query_len > LONGEST_BATCHED_QUERY else None
             batches.setdefault((query_len, length_class[row], alone), []).append(row)
     for (query_len, *_), rows in batches.items():

@@ -69,7 +69,7 @@ def _parts(
     inputs: StepInputs, group: GroupInputs, mask: BoolArray, pool: KVPool
 ) -> Iterator[_Part]:
     """Pads are in no part: they attend to nothing."""
-    rows = [row for row, request in enumerate(inputs.requests) if request is not None]
+    rows = np.flatnonzero(inputs.seq_lens > 0).tolist()
     lines = [np.arange(*inputs.row_starts[row : row + 2]) for row in rows]
     if inputs.mask_keys == "per_row":
         for row, tokens in zip(rows, lines, strict=True):

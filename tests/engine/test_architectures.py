@@ -24,6 +24,8 @@ from kvrewind.recorder.events import (  # noqa: E402
     BlockCopied,
     BlockScrubbed,
     BlockShared,
+    DraftVerified,
+    GraphReplayed,
     InputsBuilt,
     RequestForked,
     RequestPreempted,
@@ -224,6 +226,36 @@ def test_forks_share_the_prompt_and_go_their_own_ways(architecture, attention):
     assert len(set(answers.values())) == len(answers) == 3
     assert len(run.of(RequestForked)) == 2
     assert run.of(BlockCopied)
+
+
+@pytest.mark.parametrize("layout", ["padded-left", "padded-right", "dense"])
+def test_no_layout_changes_a_token(architecture, attention, layout):
+    model, adopted = tiny(architecture)
+    prompts = [prompt(f"r{n}", some_tokens(n, n), 5, arrival_step=1 + n % 3) for n in (30, 1, 9, 5)]
+    run = Run(adopted, prompts, attention=attention, block_size=4, layout=layout, scrub="nan")
+    run.assert_equal_to(model)
+    pads = any(None in built.requests for built in run.of(InputsBuilt))
+    assert pads == (layout != "dense")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("switches", "happens"),
+    [
+        ({"persistent_buffers": True}, GraphReplayed),
+        ({"speculation": 3}, DraftVerified),
+        ({"speculation": 3, "layout": "padded-right"}, DraftVerified),
+        ({"persistent_buffers": True, "steps_in_flight": 2}, GraphReplayed),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_no_way_of_decoding_changes_a_token(name, attention, switches, happens):
+    model, adopted = tiny(name)
+    repeated = some_tokens(5) * 5
+    prompts = [prompt("r0", repeated, 20), *CROWD]
+    run = Run(adopted, prompts, attention=attention, block_size=4, num_blocks=40, **switches)
+    run.assert_equal_to(model)
+    assert run.of(happens)
 
 
 def largest_difference(model, changed, length=60):
