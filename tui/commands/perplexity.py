@@ -16,8 +16,8 @@ from rich.text import Text
 
 from ...engine.config import EngineConfig
 from ...engine.kv_dtype import layer_dtypes
-from ...engine.llm import SIMULATED
-from ...engine.models import LoadedModel, load_model
+from ...engine.llm import open_model
+from ...engine.models import LoadedModel
 from ...engine.perplexity import Measured, Plan, config_for, measure, standard_text
 from ...engine.runner import ModelCard
 from ...recorder.errors import BadInput, BadOutput, OutputExists
@@ -93,11 +93,11 @@ def perplexity(
     configs = [config_for(s, plan, device=device, dtype=dtype) for s in (OWN, *settings)]
     _refuse_plot(plot_file, force=force)
     source = standard_text() if text is None else _read(text)
-    if model in dict(SIMULATED):
+    loaded = open_model(model, configs[0])
+    if not isinstance(loaded, LoadedModel):
         raise BadInput(
             f"--model {model} has no weights and so no perplexity; take smollm2 or a directory"
         )
-    loaded = load_model(model, configs[0])
     own = loaded.runner(configs[0])
     _refuse_layers(configs, own.card)
     plan.refuse_beyond(own.card)
