@@ -11,31 +11,51 @@ from ..recorder.events import (
     BlockFreed,
     BlockRegistered,
     BlockReleased,
+    BlockScrubbed,
     BlockShared,
+    BlockUnregistered,
     DecisionMade,
     Envelope,
     Event,
+    GraphReplayed,
     InputsBuilt,
     MaskBuilt,
+    RequestForked,
     RequestPreempted,
     StepScheduled,
+    TransferStarted,
 )
 
 CARRIERS: Mapping[str, tuple[type[Event], ...]] = {
     "admit": (StepScheduled,),
+    "ready": (StepScheduled,),
     "share": (BlockShared,),
     "acquire": (BlockShared,),
     "reuse": (BlockAllocated,),
     "free": (BlockFreed, BlockReleased),  # freed, or only released
     "trim": (BlockReleased,),
+    "scrub": (BlockScrubbed,),
+    "scrub-evicted": (BlockScrubbed,),
     "publish": (BlockRegistered,),
+    "fork": (RequestForked,),
     "copy": (BlockCopied,),
+    "retire": (BlockFreed, BlockReleased),
+    "rollback": (StepScheduled,),
+    "load": (TransferStarted,),
+    "store": (TransferStarted,),
+    "epoch": (BlockUnregistered,),
+    "staging": (InputsBuilt,),
+    "replay": (GraphReplayed,),
 }
 """By kind of decision: what carries it out, the telling event first."""
+
+LATER = ("rollback",)
+"""Kinds that a later step carries out: the next one that has a row of the request."""
 
 BUILT: Mapping[str, type[Event]] = {
     "table": InputsBuilt,
     "slots": InputsBuilt,
+    "pad": InputsBuilt,
     "positions": InputsBuilt,
     "mask": MaskBuilt,
 }
@@ -52,23 +72,34 @@ def carrier_of(id: DecisionId, envelopes: Iterable[Envelope]) -> Envelope | None
     for envelope in envelopes:
         event = envelope.event
         if isinstance(event, DecisionMade):
-            if event.decision == str(id):
+            if event.decision == str(id) and made is None:
                 made = envelope
-        elif made is not None and envelope.step == made.step and _carries(id, event, kinds):
+            continue
+        is_time = made is not None and (id.kind in LATER or envelope.step == made.step)
+        if is_time and isinstance(event, kinds) and _carries(id, event):
             found.setdefault(type(event), envelope)
     return next((found[kind] for kind in kinds if kind in found), made)
 
 
-def _carries(id: DecisionId, event: Event, kinds: tuple[type[Event], ...]) -> bool:
-    if not isinstance(event, kinds):
-        return False
+def _carries(id: DecisionId, event: Event) -> bool:
+    """Whether the event bears the decision's id; some kinds are carried out by events that don't:
+    by those of a whole step, of a transfer of several blocks, or of a block that others decide on
+    too."""
     if event.decision == str(id):
         return True
-    if isinstance(event, StepScheduled):
-        return id.request in event.requests
-    if id.kind == "acquire" and isinstance(event, BlockShared):
-        return (event.request, event.index) == (id.request, id.index)
-    return False
+    match event:
+        case StepScheduled() | InputsBuilt():
+            return id.request in event.requests
+        case TransferStarted():
+            is_its = event.direction == id.kind and event.request in (None, id.request)
+            return is_its and (event.group or 0) == id.group
+        case BlockShared() if id.kind == "acquire":
+            where = event.request, event.index, event.group or 0
+            return where == (id.request, id.index, id.group)
+        case BlockFreed() | BlockReleased():
+            return id.kind == "retire"
+        case _:
+            return False
 
 
 def _builder_carrier(id: DecisionId, envelopes: Iterable[Envelope]) -> Envelope | None:
@@ -80,14 +111,21 @@ def _builder_carrier(id: DecisionId, envelopes: Iterable[Envelope]) -> Envelope 
             preemptions += 1
         if not isinstance(event, InputsBuilt) or preemptions != id.ordinal:
             continue
+        if (event.group or 0) != id.group:
+            continue
         rows = zip(event.requests, event.seq_lens, strict=False)
         if (id.request, id.index) in rows:
-            return envelope if BUILT[id.kind] is InputsBuilt else _mask_after(envelope, envelopes)
+            if BUILT[id.kind] is InputsBuilt:
+                return envelope
+            return _mask_after(envelope, id.group, envelopes)
     return None
 
 
-def _mask_after(built: Envelope, envelopes: Iterable[Envelope]) -> Envelope | None:
+def _mask_after(built: Envelope, group: int, envelopes: Iterable[Envelope]) -> Envelope | None:
     for envelope in envelopes:
-        if envelope.seq > built.seq and isinstance(envelope.event, MaskBuilt):
+        event = envelope.event
+        if envelope.seq < built.seq or not isinstance(event, MaskBuilt):
+            continue
+        if (event.group or 0) == group:
             return envelope if envelope.step == built.step else None
     return None

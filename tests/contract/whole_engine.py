@@ -14,6 +14,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from kvrewind.engine.config import BadSwitch, EngineConfig
 from kvrewind.engine.engine import Engine
+from kvrewind.engine.epochs import EpochChange
 from kvrewind.engine.inputs import BlockMove, BlockScrub, StepInputs
 from kvrewind.engine.llm import make_engine
 from kvrewind.engine.request import Prompt, Request, Status
@@ -33,6 +34,7 @@ class Mix:
     windows: tuple[int | None, ...] = (None,)
     fails_in: frozenset[int] = frozenset()
     """Steps that raise."""
+    epochs: tuple[EpochChange, ...] = ()
 
     @property
     def model(self) -> BabblerModel:
@@ -261,12 +263,23 @@ def mixes(draw: st.DrawFn, **fixed: Any) -> Mix:
         raise
     windows = draw(st.sampled_from([(None,), (None,), (None, 5), (3,), (None, 4, 9)]))
     fails_in = draw(st.sampled_from([(), (), (), (5,), (3, 9)]))
-    return Mix(config, draw(prompts(size)), windows, frozenset(fails_in))
+    changes = st.builds(
+        EpochChange,
+        what=st.sampled_from(["weights", "adapter", "pool"]),
+        epoch=st.integers(2, 4),
+        adapter=st.just("lora"),
+        step=st.integers(1, 14),
+    )
+    epochs = draw(st.lists(changes, max_size=2) if draw(st.booleans()) else st.just([]))
+    return Mix(config, draw(prompts(size)), windows, frozenset(fails_in), tuple(epochs))
 
 
 def engine_of(mix: Mix, sink: MemorySink) -> tuple[Engine, Babbler]:
     runner = mix.model.runner(mix.config)
-    return make_engine(mix.model, mix.config, mix.prompts, sink, runner=runner), runner
+    engine = make_engine(mix.model, mix.config, mix.prompts, sink, runner=runner)
+    for change in mix.epochs:
+        engine.change_epoch(change)
+    return engine, runner
 
 
 def own_summary(engine: Engine) -> dict[str, Any]:
