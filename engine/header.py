@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from ..recorder.events import RunStarted
 from .config import EngineConfig
-from .runner import Runner
+from .runner import ModelCard, Runner
 
 ENGINE_VERSION = "2"
 """Of the engine's behaviour, not of the package: what `RunStarted.engine_version` says."""
@@ -28,6 +28,11 @@ def run_header(config: EngineConfig, runner: Runner) -> RunStarted:
         sentinel_blocks=(),
         seed=config.seed,
         wall_clock=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        config=config.as_recorded(),
+        config=config.as_recorded() | _context(runner.card),
         versions=dict(card.versions),
     )
+
+
+def _context(card: ModelCard) -> dict[str, int]:
+    """What the model holds at most, where it has a limit: contiguous allocation reserves that."""
+    return {} if card.max_positions is None else {"max_positions": card.max_positions}
