@@ -143,6 +143,7 @@ class Scheduler:
     def release(self, request: Request) -> None:
         for pool in self.pools:
             pool.release_all(request, lives_on=False)
+        request.contents.clear()  # long chains that nobody asks for again
 
     # Rows of running requests.
 
