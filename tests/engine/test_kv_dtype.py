@@ -19,7 +19,7 @@ from kvrewind.engine.attention.quantize import (  # noqa: E402
     unpack,
 )
 from kvrewind.engine.config import BadSwitch, EngineConfig  # noqa: E402
-from kvrewind.engine.kv_dtype import layer_dtypes, vector_bytes  # noqa: E402
+from kvrewind.engine.kv_dtype import layer_dtypes  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -106,11 +106,3 @@ def test_a_list_of_another_length_than_the_model_is_refused(listed):
 def test_an_unknown_data_type_is_refused_with_those_allowed(value):
     with pytest.raises(BadSwitch, match=r"kv_dtype must be auto, .*int4.*a comma list"):
         EngineConfig(kv_dtype=value)
-
-
-@pytest.mark.parametrize(
-    ("kv_dtype", "size"),
-    [("auto", 28), ("float16", 14), ("bfloat16", 14), ("int8", 7 + 4), ("int4", 4 + 4)],
-)
-def test_the_bytes_of_a_vector_include_its_scale(kv_dtype, size):
-    assert vector_bytes(kv_dtype, "float32", 7) == size

@@ -8,7 +8,8 @@ torch = pytest.importorskip("torch", reason='needs the extra: pip install "kvrew
 
 from kvrewind.engine.attention.pool import KVPool, LayerShape  # noqa: E402
 from kvrewind.engine.config import KV_DTYPES  # noqa: E402
-from kvrewind.engine.kv_dtype import vector_bytes  # noqa: E402
+from kvrewind.recorder.events import RunStarted  # noqa: E402
+from kvrewind.replay.kv_footprint import Footprint  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -149,13 +150,18 @@ def test_what_is_taken_stays_as_it_was_when_the_pool_changes(pool):
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-def test_memory_is_what_the_account_of_a_data_type_says(kv_dtype):
+def test_memory_is_what_the_account_of_the_cache_says(kv_dtype):
     pool = filled_pool(kv_dtype)
-    per_token = sum(
-        heads * (vector_bytes(kv_dtype, "float32", k) + vector_bytes(kv_dtype, "float32", v))
-        for heads, k, v in SHAPES
-    )
-    assert pool.num_bytes == per_token * pool.num_slots
+    header = RunStarted(
+        engine="kvrewind", engine_version="0", model="tiny", dtype="float32", device="cpu",
+        num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, sentinel_blocks=[], versions={},
+        wall_clock="2026-01-01T00:00:00Z", config={"kv_dtype": kv_dtype},
+        groups=[
+            {"layers": [layer], "kv_heads": heads, "head_dim": key_dim, "value_dim": value_dim}
+            for layer, (heads, key_dim, value_dim) in enumerate(SHAPES)
+        ],
+    )  # fmt: skip
+    assert pool.num_bytes == NUM_BLOCKS * (Footprint.of(header).bytes_per_block or 0)
 
 
 def test_layers_may_differ_in_precision():
