@@ -49,8 +49,9 @@ CARRIERS: Mapping[str, tuple[type[Event], ...]] = {
 }
 """By kind of decision: what carries it out, the telling event first."""
 
-LATER = ("rollback",)
-"""Kinds that a later step carries out: the next one that has a row of the request."""
+LATER = ("admit", "rollback")
+"""Kinds that a later step may carry out: the next one that has a row of the request. One that is
+admitted waits for what is loaded for it."""
 
 BUILT: Mapping[str, type[Event]] = {
     "table": InputsBuilt,
@@ -94,6 +95,9 @@ def _carries(id: DecisionId, event: Event) -> bool:
             is_its = event.direction == id.kind and event.request in (None, id.request)
             return is_its and (event.group or 0) == id.group
         case BlockShared() if id.kind == "acquire":
+            where = event.request, event.index, event.group or 0
+            return where == (id.request, id.index, id.group)
+        case BlockReleased() if id.kind == "free":  # one that bears the trim's id
             where = event.request, event.index, event.group or 0
             return where == (id.request, id.index, id.group)
         case BlockFreed() | BlockReleased():
