@@ -185,12 +185,12 @@ class Engine:
         if len(self._pipeline) and self.scheduler.might_preempt():
             self._complete()  # nobody is preempted while the device uses their blocks
         rows = self.scheduler.schedule(self._pipeline.rows)
-        self.scheduler.host.start_stores(spare=len(self.scheduler.running))
         if rows:
             self._pipeline.send(rows, self.scheduler.take_moves())
         while self._pipeline.is_full or (len(self._pipeline) and not rows):
             self._complete()
         self._pipeline.start_next()
+        self.scheduler.host.start_stores(spare=len(self.scheduler.running))
         if not rows and not was_busy:
             self._tell_clock(())
         return bool(rows) or was_busy or self._is_busy

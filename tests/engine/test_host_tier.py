@@ -1,0 +1,172 @@
+"""Host memory behind the pool: what goes there, what comes back, and who waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kvrewind.engine.config import EngineConfig
+from kvrewind.engine.engine import Engine
+from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.request import Prompt
+from kvrewind.recorder.events import (
+    BlockAllocated,
+    BlockDigested,
+    BlockFreed,
+    BlockRegistered,
+    Envelope,
+    Event,
+    RequestFinished,
+    SlotsWritten,
+    StepScheduled,
+    TransferFinished,
+    TransferStarted,
+)
+from kvrewind.recorder.memory import MemorySink
+from kvrewind.replay.check import check
+
+MODEL = SymbolicModel()
+SECRET = tuple(range(10, 23))  # three whole blocks of four, and a token
+
+
+def prompt(name: str, tokens: Any, **fields: Any) -> Prompt:
+    defaults = {"max_new_tokens": 2, "ignore_eos": True}
+    return Prompt(request=name, prompt_tokens=tuple(tokens), **(defaults | fields))
+
+
+def run(prompts: list[Prompt], **switches: Any) -> tuple[Engine, list[Envelope]]:
+    sink = MemorySink()
+    defaults = {"block_size": 4, "num_blocks": 6, "host_blocks": 8, "transfer_steps": 2}
+    engine = make_engine(MODEL, EngineConfig(**(defaults | switches)), prompts, sink)
+    engine.run(max_steps=200)
+    assert check(sink.envelopes).verdict == "clean"
+    return engine, sink.envelopes
+
+
+def a_b_a(**fields: Any) -> list[Prompt]:
+    """The same prompt again, after another one has taken its blocks."""
+    return [
+        prompt("a", SECRET),
+        prompt("b", range(30, 50), arrival_step=8),
+        prompt("again", SECRET, arrival_step=16, **fields),
+    ]
+
+
+def positions(envelopes: list[Envelope], kind: type[Event]) -> list[int]:
+    return [e.seq for e in envelopes if isinstance(e.event, kind)]
+
+
+def loads(envelopes: list[Envelope]) -> list[TransferStarted]:
+    started = [e.event for e in envelopes if isinstance(e.event, TransferStarted)]
+    return [event for event in started if event.direction == "load"]
+
+
+def test_what_was_evicted_from_the_pool_comes_back_from_host_memory() -> None:
+    engine, envelopes = run(a_b_a())
+    (load,) = loads(envelopes)
+    assert load.request == "again"
+    assert len(load.blocks) == len(load.keys) == 3
+    rows = [e.event for e in envelopes if isinstance(e.event, StepScheduled)]
+    first = next(row for row in rows if "again" in row.requests)
+    assert (first.computed, first.scheduled) == ((12,), (1,))
+    assert engine.requests["again"].tokens == engine.requests["a"].tokens
+
+
+def test_a_block_is_stored_once_and_only_with_its_key() -> None:
+    _, envelopes = run(a_b_a())
+    keys = [
+        key
+        for e in envelopes
+        if isinstance(e.event, TransferStarted) and e.event.direction == "store"
+        for key in e.event.keys
+    ]
+    registered = {e.event.key for e in envelopes if isinstance(e.event, BlockRegistered)}
+    assert len(keys) == len(set(keys)) >= 3
+    assert set(keys) <= registered
+
+
+def test_a_request_runs_only_when_its_load_is_done() -> None:
+    _, envelopes = run(a_b_a())
+    (load,) = loads(envelopes)
+    done = next(
+        e for e in envelopes
+        if isinstance(e.event, TransferFinished) and e.event.transfer == load.transfer
+    )  # fmt: skip
+    started = next(e for e in envelopes if e.event == load)
+    runs = next(
+        e for e in envelopes if isinstance(e.event, StepScheduled) and "again" in e.event.requests
+    )
+    assert started.step + 2 == done.step == runs.step
+    assert started.seq < done.seq < runs.seq
+
+
+def test_what_is_loaded_is_written_as_the_loaders_tokens_before_the_transfer_ends() -> None:
+    _, envelopes = run(a_b_a())
+    written = next(
+        e for e in envelopes if isinstance(e.event, SlotsWritten) and e.event.write == "transfer"
+    )
+    assert written.event.tokens == SECRET[:12]
+    assert set(written.event.requests) == {"again"}
+    (load,) = loads(envelopes)
+    end = next(e.seq for e in envelopes if isinstance(e.event, TransferFinished)
+               and e.event.transfer == load.transfer)  # fmt: skip
+    assert written.seq < end
+
+
+def test_the_digest_of_what_is_loaded_is_that_of_what_was_stored() -> None:
+    _, envelopes = run(a_b_a())
+    names = {e.event.transfer: e.event for e in envelopes if isinstance(e.event, TransferStarted)}
+    stored, loaded = {}, {}
+    for event in (e.event for e in envelopes if isinstance(e.event, BlockDigested)):
+        transfer = names[event.transfer]
+        key = transfer.keys[transfer.blocks.index(event.block)]
+        (stored if event.at == "store" else loaded)[key] = event.digest
+    assert len(loaded) == len(set(loaded.values())) == 3
+    assert all(stored[key] == digest for key, digest in loaded.items())
+
+
+def test_a_block_under_way_is_not_handed_out() -> None:
+    prompts = [prompt("a", SECRET), prompt("b", range(30, 50), arrival_step=3)]
+    _, envelopes = run(prompts, transfer_steps=4, num_blocks=9)
+    store = next(e for e in envelopes if isinstance(e.event, TransferStarted))
+    end = next(e.seq for e in envelopes if isinstance(e.event, TransferFinished))
+    meanwhile = envelopes[store.seq : end]
+    assert any(isinstance(e.event, BlockAllocated) for e in meanwhile)
+    taken = {e.event.block for e in meanwhile if isinstance(e.event, BlockAllocated)}
+    assert not taken & set(store.event.blocks)
+
+
+def test_an_abort_while_loading_frees_the_blocks_when_the_load_is_done() -> None:
+    _, envelopes = run(a_b_a(abort_step=17))
+    end = next(e for e in envelopes if isinstance(e.event, RequestFinished)
+               and e.event.request == "again")  # fmt: skip
+    (load,) = loads(envelopes)
+    done = next(e for e in envelopes if isinstance(e.event, TransferFinished)
+                and e.event.transfer == load.transfer)  # fmt: skip
+    freed = [e for e in envelopes if isinstance(e.event, BlockFreed) and e.seq > end.seq]
+    assert end.event.reason == "aborted"
+    assert end.seq < done.seq < min(e.seq for e in freed)
+    assert {e.event.block for e in freed} >= set(load.blocks)
+
+
+def test_host_memory_keeps_what_was_used_last() -> None:
+    texts = [range(s, s + 9) for s in (10, 30, 50, 70)]
+    prompts = [prompt(f"r{i}", t, arrival_step=1 + 10 * i) for i, t in enumerate(texts)]
+    prompts += [
+        prompt("first", texts[0], arrival_step=60),
+        prompt("late", texts[3], arrival_step=70),
+    ]
+    _, envelopes = run(prompts, num_blocks=3, host_blocks=4)
+    assert [load.request for load in loads(envelopes)] == ["late"]
+
+
+@pytest.mark.parametrize("switches", [{"host_blocks": 0}, {"prefix_cache": False}])
+def test_without_host_blocks_or_sharing_nothing_moves(switches: dict[str, Any]) -> None:
+    _, envelopes = run(a_b_a(), **switches)
+    assert not positions(envelopes, TransferStarted)
+
+
+def test_another_tenants_blocks_are_not_loaded() -> None:
+    _, envelopes = run(a_b_a(tenant="other"))
+    assert positions(envelopes, TransferStarted)
+    assert not loads(envelopes)
