@@ -14,9 +14,9 @@ from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt, Request, Status
 from kvrewind.recorder.events import AbortRequested, Event, RequestFinished, TransferStarted
 from kvrewind.recorder.memory import MemorySink
-from kvrewind.replay.check import check
 from kvrewind.replay.recording import Recording
 from kvrewind.replay.reexecute import Reexecutor, first_divergence
+from soundness import assert_sound
 
 MODEL = SymbolicModel()
 
@@ -134,14 +134,6 @@ def finish(engine: Engine) -> None:
 
 def told(sink: MemorySink, kind: type[Event]) -> list[Any]:
     return [e.event for e in sink.envelopes if isinstance(e.event, kind)]
-
-
-def assert_sound(engine: Engine, sink: MemorySink) -> None:
-    report = check(sink.envelopes)
-    assert report.verdict == "clean", report.findings
-    for pool in engine.pools:
-        assert sorted(pool.free_queue()) == list(range(engine.config.num_blocks))
-    assert not engine.has_work
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=lambda s: "-".join(map(str, s)) or "default")

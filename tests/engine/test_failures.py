@@ -20,9 +20,9 @@ from kvrewind.recorder.events import (
     StepScheduled,
 )
 from kvrewind.recorder.memory import MemorySink
-from kvrewind.replay.check import check
 from kvrewind.replay.reducer import apply
 from kvrewind.replay.state import State
+from soundness import assert_sound
 from test_fold import engine_summary
 
 MODEL = SymbolicModel()
@@ -108,13 +108,6 @@ def failing(
     assert runner.failed == failures
     assert_sound(engine, sink)
     return engine, sink
-
-
-def assert_sound(engine: Engine, sink: MemorySink) -> None:
-    report = check(sink.envelopes)
-    assert report.verdict == "clean", report.findings
-    for pool in engine.pools:
-        assert sorted(pool.free_queue()) == list(range(engine.config.num_blocks))
 
 
 def told_errors(sink: MemorySink) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -157,9 +158,10 @@ def hand_in(live: ThreadedEngine, number: int, streams: list[Stream]) -> None:
             stream.result(timeout=PATIENCE_S)
 
 
-def serve_eight_clients(sink: Sink) -> list[Stream]:
+def serve_eight_clients(sink: Sink, **switches: Any) -> list[Stream]:
     streams: list[Stream] = []
-    with ThreadedEngine(engine_over(sink, num_blocks=40, max_num_seqs=6)) as live:
+    tight = {"num_blocks": 40, "max_num_seqs": 6} | switches
+    with ThreadedEngine(engine_over(sink, **tight)) as live:
         clients = [
             threading.Thread(target=hand_in, args=(live, number, streams)) for number in range(8)
         ]
@@ -170,9 +172,22 @@ def serve_eight_clients(sink: Sink) -> list[Stream]:
     return streams
 
 
-def test_what_eight_threads_hand_in_at_random_moments_replays_event_by_event() -> None:
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {},
+        {"steps_in_flight": 2},
+        {"speculation": 3, "max_num_batched_tokens": 16},
+        {"host_blocks": 20, "num_blocks": 24},
+        {"persistent_buffers": True, "reuse": "last-freed", "scrub": "nan"},
+    ],
+    ids=str,
+)
+def test_what_eight_threads_hand_in_at_random_moments_replays_event_by_event(
+    switches: dict[str, Any],
+) -> None:
     sink = MemorySink()
-    streams = serve_eight_clients(sink)
+    streams = serve_eight_clients(sink, **switches)
     assert_replays(sink.envelopes)
     assert check(sink.envelopes).verdict == "clean"
     assert len({e.step for e in told(sink, RequestAdded)}) > 8, "they came all at once"
@@ -305,10 +320,11 @@ def test_an_abort_of_what_has_ended_or_was_aborted_does_nothing() -> None:
 class Fallible(MemorySink):
     """A sink that breaks when told to: outside of any step's computation."""
 
-    broken = False
+    at_the_break: Callable[[], None] | None = None
 
     def emit(self, event: Event, step: int) -> None:
-        if self.broken and isinstance(event, StepScheduled):
+        if self.at_the_break is not None and isinstance(event, StepScheduled):
+            self.at_the_break()
             raise OSError("the sink broke")
         super().emit(event, step)
 
@@ -324,11 +340,15 @@ def test_what_stops_the_engine_reaches_all_who_wait() -> None:
     going = live.submit(endless("going"))
     gate.wait_for_step()
     handed_in = live.submit(prompt("handed in"))
-    sink.broken = True
+    too_late: list[Stream] = []
+    sink.at_the_break = lambda: too_late.append(live.submit(prompt("too late")))
     gate.open()
-    for stream in (going, handed_in):
+    with pytest.raises(RequestFailed):
+        going.result(timeout=PATIENCE_S)
+    for stream in (going, handed_in, *too_late):
         with pytest.raises(RequestFailed, match="the engine stopped: the sink broke") as failed:
             stream.result(timeout=PATIENCE_S)
+        assert stream.name in str(failed.value)
         assert isinstance(failed.value.__cause__, OSError)
         assert stream.finish_reason == "error"
     seen = []
@@ -339,7 +359,7 @@ def test_what_stops_the_engine_reaches_all_who_wait() -> None:
     for refused in (live.close, lambda: live.submit(prompt("late"))):
         with pytest.raises(EngineStopped, match="the sink broke"):
             refused()
-    assert len(ended.result()) == 1
+    assert len(ended.result()) == len(too_late) == 1
     assert not told(sink, RunEnded)  # so that the trace is called incomplete
 
 
