@@ -19,7 +19,7 @@ from ...replay.check import check
 from ...replay.recording import Recording
 from ...replay.reexecute import Divergence, Reexecutor, Rerun, first_divergence
 from ..console import out, say
-from ..options import Switches, given
+from ..options import ChangedSwitches, given
 from ..traces import read_all
 
 DIVERGED = 3
@@ -37,7 +37,7 @@ def replay(
     model: str | None = None,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
-    switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
+    switches: ChangedSwitches = ChangedSwitches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
     """Re-execute a recorded run, as it was or under other switches.
 
