@@ -54,6 +54,22 @@ class Unit:
             case _:
                 return found
 
+    def promised(
+        self, common: int, tokens: Sequence[int], block_size: int, prompt: Sequence[int]
+    ) -> int:
+        """How many of the `common` leading blocks, which another request with that prompt is
+        computing now, a request with these tokens may share once they are computed."""
+        match self.granularity:
+            case "paragraph" if self.paragraph_tokens:
+                return self._whole_paragraphs(common, tokens, block_size)
+            case "prompt":
+                is_whole = tuple(tokens[: len(prompt)]) == tuple(prompt)
+                return min(common, len(prompt) // block_size) if is_whole else 0
+            case "sequence":
+                return 0  # that request goes on first
+            case _:
+                return common
+
     def _whole_paragraphs(self, found: int, tokens: Sequence[int], block_size: int) -> int:
         last = range(found * block_size - 1, -1, -1)
         end = next((i + 1 for i in last if tokens[i] in self.paragraph_tokens), 0)

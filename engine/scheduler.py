@@ -7,9 +7,10 @@ vLLM).
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 
 from ..recorder.events import (
     PrefixLookedUp,
@@ -55,6 +56,7 @@ class Scheduler:
         self._journal = journal
         self.epochs = Epochs(pools, journal)
         self._contents = Contents(config.block_size, config.sharing, self.epochs.of)
+        self._unit = Unit(config.granularity, paragraph_tokens)
         self._publisher = Publisher(config, pools, self._contents)
         self.room = Room(config.block_size, pools)
         self.lookup = PrefixLookup(
@@ -63,7 +65,7 @@ class Scheduler:
             groups,
             journal,
             self._contents.of,
-            Unit(config.granularity, paragraph_tokens),
+            self._unit,
         )
         self.host = HostTier(config, pools, self.lookup, memory, journal)
 
@@ -295,11 +297,11 @@ class Scheduler:
         return max((self._common_blocks(request, row, usable) for row in prefills), default=0)
 
     def _common_blocks(self, request: Request, row: Row, usable: int) -> int:
-        limit = min(usable, row.seq_len // self.config.block_size)
-        for index in range(limit):
-            if self._contents.of(request, index) != self._contents.of(row.request, index):
-                return index
-        return limit
+        mine, other = partial(self._contents.of, request), partial(self._contents.of, row.request)
+        indices = range(min(usable, row.seq_len // self.config.block_size))
+        common = bisect_left(indices, True, key=lambda i: mine(i) != other(i))  # equal up to there
+        prompt = row.request.prompt.prompt_tokens
+        return self._unit.promised(common, request.tokens, self.config.block_size, prompt)
 
     def _left(self, request: Request, lookup: Lookup) -> int:
         """Tokens that are left to compute."""

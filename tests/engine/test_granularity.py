@@ -107,6 +107,17 @@ def test_the_cut_is_the_longest_whole_unit_among_what_was_found(
     assert whole("prompt", found, tokens, Ended(*earlier)) == max(ends, default=0)
 
 
+def test_blocks_that_are_just_being_computed_are_worth_waiting_for_if_they_end_a_unit() -> None:
+    def promised(granularity: Granularity, prompt: Sequence[int]) -> int:
+        return Unit(granularity, frozenset({STOP})).promised(2, TEXT, SIZE, prompt)
+
+    assert promised("block", TEXT[:9]) == 2
+    assert promised("paragraph", TEXT[:9]) == 1
+    assert promised("prompt", TEXT[:9]) == 2
+    assert promised("prompt", [*TEXT[:9], 1, 1]) == 0
+    assert promised("sequence", TEXT[:9]) == 0
+
+
 @pytest.mark.parametrize(
     ("pieces", "ends"),
     [

@@ -18,6 +18,7 @@ from kvrewind.recorder.events import (
     Event,
     PrefixLookedUp,
     RequestPreempted,
+    StepScheduled,
 )
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.check import check
@@ -229,3 +230,17 @@ def test_any_mix_is_clean_and_says_what_each_request_says_alone(
         shared = min(len(request.tokens), len(other))  # an abort may have come sooner or later
         assert request.tokens[:shared] == other[:shared]
     assert all(event.key or event.group is None for event in events(sink, BlockShared))
+
+
+def test_requests_that_may_share_nothing_do_not_wait_for_each_other() -> None:
+    prompts = [prompt(name, (*SYSTEM, 40 + i)) for i, name in enumerate("abc")]
+    first = {
+        unit: events(run(prompts, granularity=unit)[1], StepScheduled)[0].requests
+        for unit in ("block", "paragraph", "prompt", "sequence")
+    }
+    assert first == {
+        "block": ("a",),
+        "paragraph": ("a",),
+        "prompt": ("a", "b", "c"),
+        "sequence": ("a", "b", "c"),
+    }
