@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from .adopted_model import AdoptedModel
 from .attention.fast import FastAttention
 from .attention.pool import KVPool
 from .attention.reference import ReferenceAttention
-from .attention.step import PagedStep
+from .attention.step import AttentionPath, PagedStep
 from .config import EngineConfig
 from .inputs import StepInputs
 from .kv_dtype import layer_dtypes
@@ -28,8 +30,7 @@ class TransformersRunner:
 
     def __init__(self, adopted: AdoptedModel, config: EngineConfig) -> None:
         self._adopted = adopted
-        self._path = ReferenceAttention if config.explicit_mask else FastAttention
-        self._nan_scrubbed = config.scrub == "nan"
+        self._path = _path(config)
         self._seed = config.seed
         self.pool = _new_pool(adopted, config)
         layers = [group["layers"] for group in adopted.card.groups]
@@ -50,8 +51,13 @@ class TransformersRunner:
     def logits(self, inputs: StepInputs) -> Tensor:
         """[S, vocab] float32 logits of the step's `logit_tokens`."""
         self.memory.move(inputs.moves)
-        step = PagedStep(inputs, self.pool, self._path, nan_scrubbed=self._nan_scrubbed)
-        return self._adopted.logits(inputs, step)
+        return self._adopted.logits(inputs, PagedStep(inputs, self.pool, self._path))
+
+
+def _path(config: EngineConfig) -> AttentionPath:
+    if config.explicit_mask:
+        return ReferenceAttention
+    return partial(FastAttention, nan_scrubbed=config.scrub == "nan")
 
 
 def _new_pool(adopted: AdoptedModel, config: EngineConfig) -> KVPool:

@@ -49,7 +49,11 @@ class _Part(NamedTuple):
 
 
 class FastAttention:
-    """Attention of one KV group in one step, planned once and carried out layer by layer."""
+    """Attention of one KV group in one step, planned once and carried out layer by layer.
+
+    `nan_scrubbed`: slots may hold NaN, and no query may meet it that doesn't see it. Costs the
+    kernels.
+    """
 
     def __init__(
         self, inputs: StepInputs, group: GroupInputs, pool: KVPool, *, nan_scrubbed: bool = False
@@ -100,6 +104,7 @@ def _batches(inputs: StepInputs, group: GroupInputs, block_size: int) -> Iterato
     """Rows that share a call: equal query length, and lengths within a factor of two. No pads."""
     first, count = _blocks_in_sight(inputs, group.window, block_size)
     length_class = np.ceil(np.log2(count)).astype(np.int64).tolist()
+    starts = inputs.row_starts
     batches: dict[tuple[int, int, int | None], list[int]] = {}
     for row, query_len in enumerate(inputs.query_lens.tolist()):
         if inputs.seq_lens[row] > 0:
@@ -109,7 +114,7 @@ def _batches(inputs: StepInputs, group: GroupInputs, block_size: int) -> Iterato
         yield _Rows(
             query_len=query_len,
             seq_lens=inputs.seq_lens[rows],
-            starts=inputs.row_starts[rows],
+            starts=starts[rows],
             first=first[rows] * block_size,
             tables=table_span(group.block_tables[rows], first[rows], count[rows]),
         )

@@ -18,51 +18,46 @@ import torch
 from torch import Tensor
 
 from ..inputs import BoolArray, GroupInputs, IntArray, StepInputs
-from . import scores
 from .pool import KVPool
-from .scores import Scoring
+from .scores import Scoring, attend_past_nan
 from .tables import table_span, without_holes
 
 
 class _Part(NamedTuple):
     """Queries that look at the same keys."""
 
-    tokens: slice | Tensor  # Q of the step's tokens
+    tokens: Tensor  # [Q] of the step's tokens
     blocks: Tensor | None  # [B] whose slots are the keys; None = the whole pool
     bias: Tensor  # [1, 1, Q, keys] 0 = visible, -inf = hidden
 
 
 class ReferenceAttention:
-    """Attention of one KV group in one step. `GroupInputs.mask` [T, keys] is required."""
+    """Attention of one KV group in one step. `GroupInputs.mask` [T, keys] is required.
 
-    def __init__(
-        self, inputs: StepInputs, group: GroupInputs, pool: KVPool, *, nan_scrubbed: bool = False
-    ) -> None:
+    Each query meets the slots of others, masked. NaN in them, be it of a scrubbed block or of a
+    row that a wrong mask showed nothing, must not reach it that way.
+    """
+
+    def __init__(self, inputs: StepInputs, group: GroupInputs, pool: KVPool) -> None:
         assert group.mask is not None, "the reference path attends by an explicit mask"
         self._pool = pool
-        self._nan_scrubbed = nan_scrubbed
         self._parts = list(_parts(inputs, group, group.mask, pool))
 
     def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; the step's KV is in the pool."""
         outs = [self._attend(part, layer, query[part.tokens], scoring) for part in self._parts]
-        if len(outs) == 1 and len(outs[0]) == len(query):
-            return outs[0]
         out = query.new_zeros(*query.shape[:2], outs[0].shape[-1])
         for part, of_part in zip(self._parts, outs, strict=True):
             out[part.tokens] = of_part
         return out
 
     def _attend(self, part: _Part, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
-        read = (
-            self._pool.all_slots(layer)
-            if part.blocks is None
-            else (self._pool.gather(layer, part.blocks))
-        )
-        keys, values = (tensor.transpose(0, 1)[None] for tensor in read)
-        attend = scores.attend_past_nan if self._nan_scrubbed else scores.attend
-        out = attend(query.transpose(0, 1)[None], keys, values, part.bias, scoring)
-        return out[0].transpose(0, 1)
+        if part.blocks is None:
+            keys, values = self._pool.all_slots(layer)
+        else:
+            keys, values = self._pool.gather(layer, part.blocks)
+        q, k, v = (tensor.transpose(0, 1)[None] for tensor in (query, keys, values))
+        return attend_past_nan(q, k, v, part.bias, scoring)[0].transpose(0, 1)
 
 
 def _parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,27 +22,18 @@ class Attention(Protocol):
         ...
 
 
-class AttentionPath(Protocol):
-    """How `Attention` is planned. `nan_scrubbed`: slots may hold NaN that nobody may meet who
-    doesn't see them."""
-
-    def __call__(
-        self, inputs: StepInputs, group: GroupInputs, pool: KVPool, *, nan_scrubbed: bool
-    ) -> Attention: ...
+AttentionPath = Callable[[StepInputs, GroupInputs, KVPool], Attention]
+"""How `Attention` is planned."""
 
 
 class PagedStep:
     """Implements `hook.LayerCall` over a pool; tokens whose slot is -1 are written nowhere."""
 
-    def __init__(
-        self, inputs: StepInputs, pool: KVPool, path: AttentionPath, *, nan_scrubbed: bool = False
-    ) -> None:
+    def __init__(self, inputs: StepInputs, pool: KVPool, path: AttentionPath) -> None:
         self._inputs = inputs
         self._pool = pool
         self._groups = [
-            _GroupStep(
-                *_written(group, pool.device), path(inputs, group, pool, nan_scrubbed=nan_scrubbed)
-            )
+            _GroupStep(*_written(group, pool.device), path(inputs, group, pool))
             for group in inputs.groups
         ]
 

@@ -286,6 +286,17 @@ def test_a_row_that_sees_nothing_still_gets_a_token(model, prompts):
     assert output.margins == (0.0,)
 
 
+def test_a_row_that_sees_nothing_spoils_no_other(model, prompts, expected):
+    """Its KV is NaN from the second layer on, in slots that all rows' scores pass over."""
+    mix = Mix(runner_for(model, "reference"), "reference")
+    mix.add("blind", prompts[1])
+    inputs = mix.inputs(["blind"])
+    inputs.groups[0].mask[:] = False
+    mix.runner.execute(inputs)
+    assert mix.runner.pool.all_slots(1)[0].isnan().any()
+    assert mix.run({"seeing": prompts[-1]}, NEW_TOKENS, 1) == [expected[-1]]
+
+
 def test_tokens_without_a_slot_are_written_nowhere(model, prompts):
     runner = runner_for(model, "fast")
     mix = Mix(runner, "fast")
