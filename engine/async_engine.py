@@ -14,6 +14,7 @@ from typing import Self
 
 from .admission import PromptRefused
 from .engine import Engine
+from .epochs import EpochChange
 from .request import FinishReason, Prompt
 from .serving import ThreadedEngine
 from .stream import RequestFailed, Stream
@@ -135,6 +136,10 @@ class AsyncEngine:
     def abort(self, name: str) -> None:
         """End a request at the next step. Raises `UnknownRequest`."""
         self._threaded.abort(name)
+
+    def change_epoch(self, change: EpochChange) -> None:
+        """As `ThreadedEngine.change_epoch`."""
+        self._threaded.change_epoch(change)
 
     async def close(self, *, drain: bool = True) -> None:
         """As `ThreadedEngine.close`. Cancelled while it waits, it waits no longer, and aborts."""

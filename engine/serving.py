@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 from .admission import PromptRefused, UnknownRequest, refuse_impossible, sample_names
 from .engine import Engine
+from .epochs import EpochChange
 from .request import Prompt
 from .stream import Stream
 
@@ -49,7 +50,7 @@ class ThreadedEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._inbox: SimpleQueue[_Submit | _Abort | _Close] = SimpleQueue()
+        self._inbox: SimpleQueue[_Submit | _Abort | EpochChange | _Close] = SimpleQueue()
         self._streams: dict[str, Stream] = {}
         """Those that go on. The engine's thread only."""
         self._closing = False
@@ -105,6 +106,13 @@ class ThreadedEngine:
             raise UnknownRequest(name)
         self._inbox.put(_Abort(name))
 
+    def change_epoch(self, change: EpochChange) -> None:
+        """Say that weights, an adapter or the pool's memory are loaded anew: from the next step on
+        nothing computed before is shared. Raises `EngineStopped`."""
+        with self._door:
+            self._refuse_when_stopped()
+            self._inbox.put(change)
+
     def close(self, *, drain: bool = True) -> None:
         """Take nothing in any more and end the run: after all requests have ended, or (without
         `drain`) aborting them. Returns when the trace has its end; may be called again.
@@ -147,13 +155,15 @@ class ThreadedEngine:
                 return self._engine.has_work
             self._hand_over(item)
 
-    def _hand_over(self, item: _Submit | _Abort | _Close) -> None:
+    def _hand_over(self, item: _Submit | _Abort | EpochChange | _Close) -> None:
         match item:
             case _Submit(prompt, streams):
                 self._streams.update((stream.name, stream) for stream in streams)
                 self._engine.add([prompt])
             case _Abort(name):
                 self._engine.abort(name)
+            case EpochChange():
+                self._engine.change_epoch(item)
             case _Close(drain):
                 self._closing = True
                 if not drain:

@@ -19,6 +19,7 @@ from kvrewind.engine.admission import PromptRefused, UnknownRequest
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.decisions import Admit, Answer, Question, Reference
 from kvrewind.engine.engine import Engine
+from kvrewind.engine.epochs import EpochChange
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt
 from kvrewind.engine.serving import EngineStopped, ThreadedEngine
@@ -28,6 +29,7 @@ from kvrewind.recorder.events import (
     BlockFreed,
     Envelope,
     Event,
+    PrefixLookedUp,
     RequestAdded,
     RequestFinished,
     RunEnded,
@@ -447,6 +449,21 @@ def test_a_step_that_raises_fails_its_streams_and_no_others() -> None:
     assert reasons(sink) == {"a": "error", "b": "length"}
     assert (failed.finish_reason, str(failed.error)[:20]) == ("error", "request 'a' failed: ")
     assert check(sink.envelopes).verdict == "clean"
+
+
+def test_what_old_weights_computed_is_not_shared_after_new_ones_were_loaded() -> None:
+    sink = MemorySink()
+    with ThreadedEngine(engine_over(sink)) as live:
+        for name, new_weights in (("a1", False), ("a2", False), ("a3", True), ("a4", False)):
+            if new_weights:
+                live.change_epoch(EpochChange("weights", "v2"))
+            live.submit(prompt(name)).result()
+    hits = {e.event.request: e.event.hit_tokens for e in told(sink, PrefixLookedUp)}  # type: ignore[attr-defined]
+    assert hits == {"a1": 0, "a2": 8, "a3": 0, "a4": 8}
+    assert check(sink.envelopes).verdict == "clean"
+    assert_replays(sink.envelopes)
+    with pytest.raises(EngineStopped):
+        live.change_epoch(EpochChange("weights", "v3"))
 
 
 def test_several_threads_may_read_one_stream() -> None:
