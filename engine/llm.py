@@ -41,11 +41,12 @@ class Model(Protocol):
 
 
 class SymbolicModel:
-    """The simulator, which reads and writes the canary's language."""
+    """The simulator, which reads and writes the canary's language. `windows`: of each KV group;
+    None = it sees everything."""
 
-    name = "symbolic"
-
-    def __init__(self) -> None:
+    def __init__(self, name: str = name, windows: tuple[int | None, ...] = (None,)) -> None:
+        self.name = name
+        self._windows = windows
         self._tokenizer = WordPiece.load()
 
     def encode(self, text: str) -> list[int]:
@@ -59,16 +60,25 @@ class SymbolicModel:
         return self._tokenizer.piece(token)
 
     def runner(self, config: EngineConfig) -> Runner:
-        return SymbolicRunner(config, self._tokenizer)
+        return SymbolicRunner(config, self._tokenizer, name=self.name, windows=self._windows)
+
+
+SIMULATED: tuple[tuple[str, tuple[int | None, ...]], ...] = (
+    ("symbolic", (None,)),
+    ("symbolic-windows", (None, 16)),
+)
+"""Models without weights: name, and the window of each KV group."""
 
 
 def open_model(name: str, config: EngineConfig) -> Model:
-    """`symbolic`, `canary`, `smollm2`, or the path of a transformers directory.
+    """`symbolic`, `symbolic-windows` (layers that see the last 16 tokens beside others that see
+    all), `canary`, `smollm2`, or the path of a transformers directory.
 
     Raises `BadInput` for a model that isn't there, saying how to get it.
     """
-    if name == SymbolicModel.name:
-        return SymbolicModel()
+    for simulated, windows in SIMULATED:
+        if name == simulated:
+            return SymbolicModel(name, windows)
     return load_model(name, config)
 
 
