@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from ..recorder.events import PiecesDefined
 from .source import EventSource
@@ -23,7 +24,7 @@ class Pieces:
         self._is_marked = any(piece.startswith(_WORD_MARKS) for piece in self._known.values())
 
     @classmethod
-    def of(cls, source: EventSource) -> Pieces:
+    def of(cls, source: EventSource) -> Self:
         """What a trace defines: nothing under redaction."""
         known: dict[int, str] = {}
         for envelope in source.find(kinds=[PiecesDefined.__name__]):

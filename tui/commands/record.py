@@ -22,11 +22,13 @@ from ...engine.llm import Model, SymbolicModel, make_engine, open_model
 from ...engine.request import Prompt, Request
 from ...engine.workloads.spec import PromptSpec
 from ...recorder.errors import BadInput, OutputExists
+from ...recorder.reader import TraceReader
 from ...recorder.writer import TraceWriter
 from ...replay.oracles import foreign_passphrases
 from ...replay.policies import Shadow
 from ..console import err, out, say
 from ..options import Switches, given, unused_path
+from ..presenters.listing import kinds_of, listed
 from ..workloads import Source
 
 ClockName = Literal["wall", "simulated"]
@@ -58,6 +60,7 @@ def record(
     max_new_tokens: int = 32,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
+    show: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
     """Record a run of the paged-cache engine.
@@ -95,11 +98,14 @@ def record(
         The trace to write; run.kvtrace when not given.
     force
         Write over an existing trace.
+    show
+        List the events of these kinds, as in RequestForked,BlockCopied; may be repeated.
     """
     if output is not None and output.exists() and not force:
         raise OutputExists(output)
     if max_new_tokens < 1:
         raise BadInput(f"--max-new-tokens must be at least 1, not {max_new_tokens}")
+    kinds = kinds_of(show)
     chosen = dict(given(switches))
     workload = Source.of(prompts, scenario, poisson, first).workload(chosen.get("seed", 0))
     config = with_implied(EngineConfig(**(dict(workload.switches) | chosen)))
@@ -108,6 +114,8 @@ def record(
     path = output or unused_path("run")
     recorded = record_run(loaded, config, tokenized, path, force=force, clock_name=clock)
     _print_answers(recorded, loaded)
+    if kinds:
+        _print_events(path, kinds)
     failures = _failures(recorded.engine)
     for why, names in failures.items():
         say(f"failed: {', '.join(names)}: {why}")
@@ -178,7 +186,7 @@ def _run(engine: Engine, requests: int, show: bool) -> None:
 
 
 def _clock(name: ClockName | None, model: Model, config: EngineConfig) -> Clock:
-    if (name or ("simulated" if model.name == SymbolicModel.name else "wall")) == "simulated":
+    if (name or ("simulated" if isinstance(model, SymbolicModel) else "wall")) == "simulated":
         return SimulatedClock(steps_in_flight=config.steps_in_flight)
     return WallClock()
 
@@ -195,6 +203,17 @@ def _print_answers(recorded: Recorded, model: Model) -> None:
         note = f"  <- {foreign[0][1]}'s passphrase" if foreign else ""
         prompt = f"{len(request.prompt.prompt_tokens)} tokens"
         table.add_row(name, prompt, answers[name] + note)
+    out().print(table, markup=False)
+
+
+def _print_events(path: Path, kinds: Sequence[str]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("position", "event", "what", "decision"):
+        table.add_column(column, overflow="fold")
+    with TraceReader(path) as reader:
+        for row in listed(reader, kinds):
+            table.add_row(*row)
+    out().print()
     out().print(table, markup=False)
 
 

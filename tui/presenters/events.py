@@ -78,8 +78,9 @@ def short_key(key: Scalar | None) -> str:
     return text if len(text) <= 8 else text[:7] + "…"
 
 
-def block_span(block: int) -> Span:
-    return Span(f"b{block}", "block")
+def block_span(block: int, group: int | None = None) -> Span:
+    """KV groups have block numbers of their own: b3, and b3@1 of group 1."""
+    return Span(f"b{block}@{group}" if group else f"b{block}", "block")
 
 
 def _t(text: str) -> Span:
@@ -118,7 +119,8 @@ def _request_preempted(event: RequestPreempted, names: Names) -> Line:
 
 
 def _request_finished(event: RequestFinished, names: Names) -> Line:
-    return names.owners.name(event.request), _t(" finishes "), _d(f"({event.reason})")
+    why = f"{event.reason}: {event.message}" if event.message else event.reason
+    return names.owners.name(event.request), _t(" finishes "), _d(f"({why})")
 
 
 def _prefix_looked_up(event: PrefixLookedUp, names: Names) -> Line:
@@ -126,7 +128,8 @@ def _prefix_looked_up(event: PrefixLookedUp, names: Names) -> Line:
     if not event.blocks:
         return who, _t(" finds no cached prefix"), _d(f" ({event.missed_because or 'miss'})")
     found = joined([(block_span(b),) for b in event.blocks[:MOST_ROWS]])
-    return who, _t(" finds "), *found, _d(f" ({event.hit_tokens} tokens hit)")
+    missed = f"; then {event.missed_because}" if event.missed_because else ""
+    return who, _t(" finds "), *found, _d(f" ({event.hit_tokens} tokens hit{missed})")
 
 
 def _request_revised(event: RequestRevised, names: Names) -> Line:
@@ -139,7 +142,7 @@ def _request_revised(event: RequestRevised, names: Names) -> Line:
 
 def _block_allocated(event: BlockAllocated, names: Names) -> Line:
     return (
-        block_span(event.block),
+        block_span(event.block, event.group),
         _t(" to "),
         names.owners.name(event.request),
         _d(f" [{event.index}]"),
@@ -149,7 +152,7 @@ def _block_allocated(event: BlockAllocated, names: Names) -> Line:
 def _block_shared(event: BlockShared, names: Names) -> Line:
     fork = ", by a fork" if event.key is None else ""
     return (
-        block_span(event.block),
+        block_span(event.block, event.group),
         _t(" also to "),
         names.owners.name(event.request),
         _d(f" [{event.index}], {counted(event.ref_count, 'holder')}{fork}"),
@@ -159,7 +162,7 @@ def _block_shared(event: BlockShared, names: Names) -> Line:
 def _block_released(event: BlockReleased, names: Names) -> Line:
     index = "" if event.index is None else f" [{event.index}]"
     return (
-        block_span(event.block),
+        block_span(event.block, event.group),
         _t(" given up by "),
         names.owners.name(event.request),
         _d(f"{index}, {counted(event.ref_count, 'holder')} left"),
@@ -167,31 +170,39 @@ def _block_released(event: BlockReleased, names: Names) -> Line:
 
 
 def _block_freed(event: BlockFreed, names: Names) -> Line:
-    return block_span(event.block), _t(" free"), _d(", stays cached" if event.cached else "")
+    return (
+        block_span(event.block, event.group),
+        _t(" free"),
+        _d(", stays cached" if event.cached else ""),
+    )
 
 
 def _block_registered(event: BlockRegistered, names: Names) -> Line:
     by = (_d(" by "), names.owners.name(event.request)) if event.request else ()
     text = names.pieces.text(event.tokens)
     said = (_d(f" “{text}”"),) if text else ()
-    return block_span(event.block), _t(f" as {short_key(event.key)}"), *by, *said
+    return block_span(event.block, event.group), _t(f" as {short_key(event.key)}"), *by, *said
 
 
 def _block_unregistered(event: BlockUnregistered, names: Names) -> Line:
-    return block_span(event.block), _t(f" loses {short_key(event.key)}"), _d(f" ({event.reason})")
+    return (
+        block_span(event.block, event.group),
+        _t(f" loses {short_key(event.key)}"),
+        _d(f" ({event.reason})"),
+    )
 
 
 def _block_copied(event: BlockCopied, names: Names) -> Line:
     return (
-        block_span(event.source),
+        block_span(event.source, event.group),
         _t(" into "),
-        block_span(event.destination),
+        block_span(event.destination, event.group),
         _d(f", {counted(event.slots, 'slot')}"),
     )
 
 
 def _block_scrubbed(event: BlockScrubbed, names: Names) -> Line:
-    return block_span(event.block), _t(f" filled with {event.how}")
+    return block_span(event.block, event.group), _t(f" filled with {event.how}")
 
 
 def _step_scheduled(event: StepScheduled, names: Names) -> Line:
@@ -219,7 +230,8 @@ def _inputs_built(event: InputsBuilt, names: Names) -> Line:
 def _mask_built(event: MaskBuilt, names: Names) -> Line:
     rows = joined([(names.owners.tag(name),) for name in event.requests[:MOST_ROWS]])
     window = f", window {event.window}" if event.window is not None else ""
-    return _d(f"{event.form}{window}: "), *rows, *_more(len(event.requests))
+    keys = f" over keys {event.keys}" if event.keys else ""
+    return _d(f"{event.form}{keys}{window}: "), *rows, *_more(len(event.requests))
 
 
 def _graph_replayed(event: GraphReplayed, names: Names) -> Line:
@@ -272,12 +284,21 @@ def _attention_probed(event: AttentionProbed, names: Names) -> Line:
 
 
 def _block_digested(event: BlockDigested, names: Names) -> Line:
-    return block_span(event.block), _t(f" is {short_key(event.digest)}"), _d(f" at {event.at}")
+    return (
+        block_span(event.block, event.group),
+        _t(f" is {short_key(event.digest)}"),
+        _d(f" at {event.at}"),
+    )
 
 
 def _transfer_started(event: TransferStarted, names: Names) -> Line:
-    blocks = joined([(block_span(b),) for b in event.blocks[:MOST_ROWS]])
-    return _t(f"{event.direction} {event.transfer}: "), *blocks
+    """Blocks and host blocks, in the direction in which the data goes."""
+    device = joined([(block_span(b, event.group),) for b in event.blocks[:MOST_ROWS]])
+    host = joined([(_t(f"h{block}"),) for block in (event.host_blocks or ())[:MOST_ROWS]])
+    ends = (device, host) if event.direction in ("store", "send") else (host, device)
+    way = joined([end for end in ends if end], " into ")
+    asker = (_d(" for "), names.owners.name(event.request)) if event.request else ()
+    return _t(f"{event.transfer}: "), *way, *asker
 
 
 def _transfer_finished(event: TransferFinished, names: Names) -> Line:
