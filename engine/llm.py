@@ -44,6 +44,8 @@ class SymbolicModel:
     """The simulator, which reads and writes the canary's language. `windows`: of each KV group;
     None = it sees everything."""
 
+    name = "symbolic"
+
     def __init__(self, name: str = name, windows: tuple[int | None, ...] = (None,)) -> None:
         self.name = name
         self._windows = windows
