@@ -21,9 +21,10 @@ from ..recorder.decision import DecisionId
 from ..recorder.events import Envelope
 from .carried_out import carrier_of
 from .check import check
-from .laboratory import TOGGLES, Laboratory, Toggle, Unstable
+from .laboratory import Laboratory, Toggle, Unstable
 from .policies import Shadow
 from .reexecute import Reexecutor
+from .toggles import toggles_for
 from .verdict import Report, Verdict
 
 Progress = Callable[[str], None]
@@ -106,9 +107,9 @@ def bisect(
             remark = "with reference answers everywhere it fails as well: no decision explains it"
             return _result(laboratory, "unexplained", shadow=shadow, remark=remark)
         toggles = []
-        for switch in TOGGLES:
+        for switch, switches in toggles_for(reexecutor.recording.config, envelopes).items():
             progress(f"toggling {switch}")
-            toggles.append(laboratory.toggle(switch))
+            toggles.append(laboratory.toggle(switch, switches))
         found = _search(laboratory, shadow.differing, progress)
     except Unstable as unstable:
         return _result(laboratory, "unstable", remark=str(unstable))

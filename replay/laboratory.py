@@ -15,12 +15,6 @@ from .policies import AsRecordedFor, Shadow
 from .reexecute import Reexecutor
 from .verdict import Report
 
-TOGGLES: Mapping[str, Mapping[str, object]] = {
-    "serial": {"max_num_seqs": 1},
-    "no-prefix-cache": {"prefix_cache": False},
-    "no-continuous-batching": {"continuous_batching": False},
-}
-
 DID_NOT_FINISH = "did-not-finish"
 
 
@@ -75,8 +69,9 @@ class Laboratory:
         self._known[frozenset(shadow.differing)] = outcome
         return shadow
 
-    def toggle(self, switch: str) -> Toggle:
-        first, second = (self._run(switches=TOGGLES[switch]) for _ in range(2))
+    def toggle(self, switch: str, switches: Mapping[str, object]) -> Toggle:
+        """The run with these fields of its configuration replaced."""
+        first, second = (self._run(switches=switches) for _ in range(2))
         return Toggle(switch, first.verdict if first == second else "unstable")
 
     def _pair(self, policy: Callable[[], Policy]) -> Outcome:
