@@ -43,7 +43,7 @@ def err() -> Console:
 
 def _console(stream: TextIO) -> Console:
     width = None if stream.isatty() else WIDTH_OF_FILES
-    return PlainConsole(file=stream, highlight=False, width=width)
+    return PlainConsole(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
 def say(text: str) -> None:

@@ -32,3 +32,17 @@ def test_an_escape_sequence_in_a_trace_stays_text(
     assert "r1" in told.out
     assert "\x1b" not in told.out + told.err
     assert "\x07" not in told.out + told.err
+
+
+def test_names_that_look_like_markup_or_emoji_stay_what_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A decision of request a is reuse:a:0:0, which isn't a sign in a red box."""
+    prompts, trace = tmp_path / "odd.jsonl", tmp_path / "odd.kvtrace"
+    names = ("a", "[red]x[/red]")
+    prompts.write_text("".join(json.dumps({"request": n, "prompt": "the"}) + "\n" for n in names))
+    command = ["record", "--model", "symbolic", "--prompts", str(prompts), "--out", str(trace)]
+    assert run([*command, "--show", "BlockAllocated"]) == 0
+    told = capsys.readouterr().out
+    for name in names:
+        assert f"reuse:{name}:0:0" in told

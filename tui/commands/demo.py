@@ -149,7 +149,8 @@ def _tell(
 def _act(number: int, title: str) -> None:
     console = out()
     console.print()
-    console.print(Rule(f"[bold]Act {number}[/bold]  {title}", align="left"))
+    heading = Text.assemble((f"Act {number}", "bold"), f"  {title}")
+    console.print(Rule(heading, align="left"))
 
 
 def _first_act(recorded: Recorded) -> Text:
