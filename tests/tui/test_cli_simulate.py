@@ -134,6 +134,16 @@ def test_many_settings_go_below_each_other(capsys: pytest.CaptureFixture[str]) -
     assert max(map(len, printed.splitlines())) <= 100
 
 
+def test_windows_have_a_pool_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """What lies behind a window is given up, so that less of both pools is in use."""
+    whole, windows = (
+        values(capsys, *SMALL, "--num-blocks", 64, "--model", model)["runs"][0]
+        for model in ("symbolic", "symbolic-windows")
+    )
+    assert 0 < windows["pool_mean"] < whole["pool_mean"]
+    assert windows["sampled_tokens"] == whole["sampled_tokens"]
+
+
 def test_no_trace_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +169,7 @@ def test_no_trace_is_left_behind(
         (("--poisson", "rat=1"), "did you mean 'rate'"),
         (("--cost", "weights=1"), "known are weights_s"),
         (("--cost", "weights_s=fast"), "must be a number of seconds"),
+        (("--model", "canary"), "it takes symbolic or symbolic-windows"),
         (("--first", "0"), "--first must be at least 1"),
         (("--max-new-tokens", "0"), "--max-new-tokens must be at least 1"),
         (("--speed", "nan"), "speed must be above 0"),
@@ -193,6 +204,20 @@ def test_the_example_is_what_its_script_makes() -> None:
     script = runpy.run_path(str(ROOT / "examples" / "make_requests.py"))
     lines = (ROOT / "examples" / "requests.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == script["requests"]()
+
+
+def test_the_readme_shows_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text()
+    command, shown = re.search(
+        r"\$ kvrewind simulate (.*requests\.jsonl.*)\n([^$]*)\n\$", text
+    ).groups()
+    printed = table(told(capsys, *command.split()))
+    rows = {title: cells for title, cells in table(shown).items() if title != "..."}
+    assert len(rows) >= 3
+    assert {title: printed[title] for title in rows} == rows
 
 
 def test_the_example_is_a_request_trace_with_turns_tenants_and_priorities() -> None:

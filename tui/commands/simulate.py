@@ -16,7 +16,7 @@ from ...engine.clock import StepCost
 from ...engine.config import EngineConfig
 from ...engine.engine import Engine
 from ...engine.faults.registry import with_implied
-from ...engine.llm import SymbolicModel
+from ...engine.llm import SIMULATED, Model, open_model
 from ...engine.request import Prompt
 from ...engine.simulation import simulate as run_once
 from ...engine.workloads.variations import faster, without_priorities
@@ -26,6 +26,9 @@ from ..console import err, out, print_json, say
 from ..options import Format, Switches, given
 from ..presenters.simulations import Row, Run, as_json, rows, setting_cell
 from ..workloads import Source
+
+_STEPS_A_LOOK = 50
+"""The progress bar moves once in as many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,13 @@ def simulate(
     workload: Path | None = None,
     /,
     *,
+    model: str = SIMULATED[0][0],
     scenario: str | None = None,
     poisson: str | None = None,
-    compare: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    compare: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     first: int | None = None,
     speed: float = 1.0,
-    cost: str = "",
+    cost: Annotated[str, Parameter(show_default=False)] = "",
     max_new_tokens: int = 32,
     format: Format = "text",
     switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
@@ -63,13 +67,17 @@ def simulate(
         kvrewind simulate examples/requests.jsonl --compare reuse=first-freed,last-freed
 
         kvrewind simulate --poisson rate=8,count=200,urgent=0.1 --compare priorities=on,off
-        --compare chunked-prefill=on,off
+
+        kvrewind simulate trace.jsonl --first 500 --compare block-size=16,32 --compare speed=1,2
 
     Parameters
     ----------
     workload
         A Mooncake request trace (JSON lines with timestamp, input_length, output_length, hash_ids;
         its lines may also say tenant, priority, ...), or a prompts file as in `record`.
+    model
+        symbolic, or symbolic-windows (layers that see the last 16 tokens beside others that see
+        all: two KV groups).
     scenario
         A workload by name, as in `record`.
     poisson
@@ -84,9 +92,9 @@ def simulate(
     speed
         Let requests arrive this many times as fast.
     cost
-        What a step takes, if not Llama 3 8B on an A100: weights_s=S,token_s=S,context_token_s=S,
-        host_s=S, or any of them; max(weights_s, tokens x token_s) + context x context_token_s
-        + host_s.
+        What a step takes, if not Llama 3 8B on an A100, in seconds: weights_s=0.008,token_s=...,
+        context_token_s=...,host_s=..., or any of them. A step takes host_s
+        and max(weights_s, tokens x token_s) and context x context_token_s.
     max_new_tokens
         Most tokens to generate for a prompt that names no limit of its own.
     format
@@ -97,16 +105,23 @@ def simulate(
     source = Source.of(workload, scenario, poisson, first)
     step_cost = parse_cost(cost)
     comparisons = [Comparison.parse(text) for text in compare]
-    model = SymbolicModel()
+    simulator = _simulator(model)
     chosen = dict(given(switches)) | {"speed": speed}
-    plan = list(_plan(source, chosen, comparisons, model, max_new_tokens))
-    runs = list(_runs(plan, model, step_cost))
+    plan = list(_plan(source, chosen, comparisons, simulator, max_new_tokens))
+    runs = list(_runs(plan, simulator, step_cost))
     if format == "json":
         print_json(_as_json(source, step_cost, runs))
     else:
         _print_tables(runs)
         _print_remarks(plan[0].prompts, runs, step_cost)
     return 0
+
+
+def _simulator(name: str) -> Model:
+    known = [simulated for simulated, _ in SIMULATED]
+    if name not in known:
+        raise BadInput(f"simulate has no model {name!r}; it takes {' or '.join(known)}")
+    return open_model(name, EngineConfig())
 
 
 def parse_cost(text: str) -> StepCost:
@@ -128,7 +143,7 @@ def _plan(
     source: Source,
     chosen: Mapping[str, Any],
     comparisons: Sequence[Comparison],
-    model: SymbolicModel,
+    model: Model,
     max_new_tokens: int,
 ) -> Iterator[Planned]:
     """Whatever can't be run is refused before anything is."""
@@ -153,7 +168,7 @@ def _label(setting: Mapping[str, Any]) -> str:
     return f"with {named}: " if named else ""
 
 
-def _runs(plan: Sequence[Planned], model: SymbolicModel, cost: StepCost) -> Iterator[Run]:
+def _runs(plan: Sequence[Planned], model: Model, cost: StepCost) -> Iterator[Run]:
     with Progress(console=err(), transient=True) as bar:
         task = bar.add_task("simulating", total=sum(len(planned.prompts) for planned in plan))
         done = 0
@@ -171,7 +186,11 @@ def _runs(plan: Sequence[Planned], model: SymbolicModel, cost: StepCost) -> Iter
 
 
 def _progress(bar: Progress, task: Any, done: int) -> Callable[[Engine], None]:
-    return lambda engine: bar.update(task, completed=done + engine.num_finished)
+    def on_step(engine: Engine) -> None:
+        if engine.step_number % _STEPS_A_LOOK == 0:  # counting takes time in itself
+            bar.update(task, completed=done + engine.num_finished)
+
+    return on_step
 
 
 def _print_tables(runs: Sequence[Run]) -> None:
