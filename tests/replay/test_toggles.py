@@ -12,7 +12,7 @@ from kvrewind.recorder.events import Envelope, InputsBuilt
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.recording import Recording
 from kvrewind.replay.reducer import fold
-from kvrewind.replay.reexecute import Reexecutor
+from kvrewind.replay.reexecute import Forced, Reexecutor
 from kvrewind.replay.state import State
 from kvrewind.replay.toggles import ALWAYS, toggles_for
 
@@ -79,9 +79,10 @@ def test_a_mechanism_that_had_nothing_to_do_has_none() -> None:
 
 
 def test_drafts_have_their_toggle() -> None:
-    prompt = Prompt(request="r", prompt_tokens=TEXT * 2, max_new_tokens=6, ignore_eos=True)
+    prompt = Prompt(request="r", prompt_tokens=(7,) * 9, max_new_tokens=6, ignore_eos=True)
     config, sink = EngineConfig(block_size=4, speculation=2), MemorySink()
-    make_engine(MODEL, config, [prompt], sink).run(100)
+    runner = Forced(MODEL.runner(config), {"r": (7,) * 6})
+    make_engine(MODEL, config, [prompt], sink, runner=runner).run(100)
     assert further(config, sink.envelopes) == {"no-speculation": {"speculation": 0}}
 
 
