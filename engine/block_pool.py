@@ -115,10 +115,10 @@ class BlockPool:
     def table(self, request: Request) -> BlockTable:
         return request.tables[self.group]
 
-    def allocate(self, request: Request, index: int) -> None:
+    def allocate(self, request: Request, index: int, occasion: str = "") -> None:
         """Hand out the next free block, at `index` of the request's table."""
         head = self._free.pick()
-        id = self._id("reuse", request, index)
+        id = self._id("reuse", request, index, occasion)
         question = Reuse(id, head, self.blocks[head].entry, self._handed_out_before())
         taken: Taken = self._journal.decide(question)
         block, decision = self.blocks[taken.block], str(question.id)
@@ -166,12 +166,12 @@ class BlockPool:
         slots: int | None = self._journal.decide(question)
         if slots is None:
             return
-        self.allocate(request, index)
+        self.allocate(request, index, "copy")
         own = self.table(request)[index]
         assert own is not None
         copy = BlockCopy(block_id, own, slots, self.group)
         self._copy(copy, str(question.id))
-        self._let_go(shared, request, index, lives_on=False)
+        self._let_go(shared, request, index, lives_on=False, occasion="copy")
 
     def release(self, request: Request, index: int) -> None:
         """A request that lives on gives up one block, and its table entry."""
@@ -210,8 +210,11 @@ class BlockPool:
                 self._unregister(block, block.entry, "reset", decision)
                 self._free.rerank(block.block_id, block.rank)
 
-    def _let_go(self, block: Block, request: Request, index: int, *, lives_on: bool) -> None:
-        free = Free(self._id("free", request, index), block.block_id, block.ref_count)
+    def _let_go(
+        self, block: Block, request: Request, index: int, *, lives_on: bool, occasion: str = ""
+    ) -> None:
+        id = self._id("free", request, index, occasion)
+        free = Free(id, block.block_id, block.ref_count)
         released: Released = self._journal.decide(free)
         decision = str(free.id)
         if lives_on:
@@ -368,8 +371,8 @@ class BlockPool:
             BlockScrubbed(block=block.block_id, how=how, group=self._named_group, decision=decision)
         )
 
-    def _id(self, kind: str, request: Request, index: int) -> DecisionId:
-        return self._journal.id(kind, request, index, self.group)
+    def _id(self, kind: str, request: Request, index: int, occasion: str = "") -> DecisionId:
+        return self._journal.id(kind, request, index, self.group, occasion)
 
     @property
     def _named_group(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..recorder.decision import DecisionId
 from ..recorder.events import DecisionMade, Event
 from ..recorder.sink import Sink
-from .decisions import BUILDERS, Answer, Policy, Question, as_choice
+from .decisions import BUILDERS, Answer, Policy, Question, Reference, as_choice
 from .request import Request
 
 
@@ -15,6 +15,11 @@ class Journal:
     def __init__(self, sink: Sink, policy: Policy) -> None:
         self._sink = sink
         self._policy = policy
+        self.listening = getattr(sink, "listening", True)
+        """False: nobody hears of events, so those of every step needn't be made."""
+        self.asks_builders = type(policy) is not Reference
+        """False: the policy gives the reference answers and remembers nothing, so that nobody can
+        tell whether it was asked. Then a builder may work all of them out at once."""
         self.step = 0
 
     def emit(self, event: Event) -> None:
@@ -24,8 +29,10 @@ class Journal:
         """Of a step that may not be the present one: with two in flight one completes late."""
         self._sink.emit(event, step)
 
-    def id(self, kind: str, request: Request, index: int, group: int = 0) -> DecisionId:
-        return DecisionId(kind, request.name, index, request.ordinal, group)
+    def id(
+        self, kind: str, request: Request, index: int, group: int = 0, occasion: str = ""
+    ) -> DecisionId:
+        return DecisionId(kind, request.name, index, request.ordinal, group, occasion)
 
     def next_id(self, kind: str, request: Request, index: int, group: int = 0) -> DecisionId:
         """For what is decided while the request still waits for its next admission."""
@@ -38,7 +45,7 @@ class Journal:
     def carry_out(self, question: Question, answer: Answer) -> None:
         """The answer becomes a decision: logged just before the events that carry it out."""
         self._policy.carried_out(question, answer)
-        if question.id.kind not in BUILDERS:
+        if self.listening and question.id.kind not in BUILDERS:
             self.emit(
                 DecisionMade(
                     decision=str(question.id),

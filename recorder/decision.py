@@ -4,7 +4,8 @@ Builder decisions (table, slots, positions, mask) are indexed by the row's seque
 the step, block decisions by the logical block; the ordinal counts how often the request was
 admitted before (a preemption adds one). Builder decisions have no event of their own: their ids
 are derived from a row of `InputsBuilt` or `MaskBuilt`. KV groups have block numbers and tables of
-their own, so what is decided in a group past the first names it: `reuse@1:r0:2:0`.
+their own, so what is decided in a group past the first names it: `reuse@1:r0:2:0`. A copy on write
+takes a block and gives one up at an index where the request does so once more: `reuse+copy:r0:2:0`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ class DecisionId:
     index: int
     ordinal: int
     group: int = 0
+    occasion: str = ""
+    """What it is decided for, where the same is decided twice in one admission."""
 
     def __str__(self) -> str:
-        kind = f"{self.kind}@{self.group}" if self.group else self.kind
+        kind = f"{self.kind}+{self.occasion}" if self.occasion else self.kind
+        kind = f"{kind}@{self.group}" if self.group else kind
         return f"{kind}:{self.request}:{self.index}:{self.ordinal}"
 
     @classmethod
@@ -29,5 +33,6 @@ class DecisionId:
         """Inverse of `str`; request names may contain colons. Raises ValueError otherwise."""
         kind, rest = text.split(":", 1)
         kind, _, group = kind.partition("@")
+        kind, _, occasion = kind.partition("+")
         request, index, ordinal = rest.rsplit(":", 2)
-        return cls(kind, request, int(index), int(ordinal), int(group or 0))
+        return cls(kind, request, int(index), int(ordinal), int(group or 0), occasion)
