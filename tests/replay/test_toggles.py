@@ -53,7 +53,7 @@ def test_a_plain_run_of_one_request_has_the_three_only() -> None:
         ({}, ("no-packing", {"layout": "padded-right"})),
         ({"layout": "dense"}, ("packed", {"layout": "packed"})),
         ({"max_num_batched_tokens": 5}, ("no-chunked-prefill", {"chunked_prefill": False})),
-        ({"num_blocks": 9}, ("no-preemption", {"preemption": False})),
+        ({"num_blocks": 6}, ("no-preemption", {"preemption": False})),
         ({"persistent_buffers": True}, ("no-persistent-buffers", {"persistent_buffers": False})),
         ({"steps_in_flight": 2}, ("one-step-in-flight", {"steps_in_flight": 1})),
         ({"host_blocks": 9, "num_blocks": 9}, ("no-host-tier", {"host_blocks": 0})),
