@@ -11,9 +11,10 @@ import numpy as np
 from .buffers import is_capturable, padded_to_capture
 from .config import EngineConfig
 from .decisions import Mask, PadSlots, Positions, RowShape, Slots, Table, slots_of
-from .inputs import BlockMove, BoolArray, GroupInputs, Layout, MaskKeys, StepInputs
+from .inputs import BlockMove, BoolArray, GroupInputs, IntArray, Layout, MaskKeys, StepInputs
 from .journal import Journal
 from .layout import DeviceRow, Pad, lay_out
+from .plain_build import plain_positions, plain_slots, plain_tables
 from .rows import Row
 from .runner import KVGroup
 from .sampling import Sample
@@ -47,15 +48,23 @@ class InputBuilder:
     def build(self, rows: tuple[DeviceRow, ...], moves: tuple[BlockMove, ...] = ()) -> StepInputs:
         samples = [_samples(row, number) for number, row in enumerate(rows)]
         query_lens = np.array([row.query_len for row in rows], dtype=np.int64)
+        seq_lens = np.array([row.seq_len for row in rows], dtype=np.int64)
+        if self._journal.asks_builders or self._config.explicit_mask:
+            positions = _joined([self._positions(row) for row in rows])
+            groups = tuple(self._group(number, rows) for number in range(len(self._groups)))
+        else:
+            is_pad = np.array([isinstance(row, Pad) for row in rows])
+            positions = plain_positions(seq_lens - query_lens, query_lens, is_pad)
+            groups = self._plain_groups(rows, seq_lens, query_lens, positions, is_pad)
         return StepInputs(
             step=self._journal.step,
             requests=tuple(row.request.name if isinstance(row, Row) else None for row in rows),
             phases=tuple(row.phase for row in rows),
             query_lens=query_lens,
-            seq_lens=np.array([row.seq_len for row in rows], dtype=np.int64),
+            seq_lens=seq_lens,
             tokens=tokens_of(rows),
-            positions=_joined([self._positions(row) for row in rows]),
-            groups=tuple(self._group(number, rows) for number in range(len(self._groups))),
+            positions=positions,
+            groups=groups,
             logit_tokens=_logit_tokens(rows, samples, query_lens),
             samples=tuple(sample for of_row in samples for sample in of_row),
             drafts=np.array([_num_drafts(row) for row in rows], dtype=np.int64),
@@ -63,6 +72,30 @@ class InputBuilder:
             mask_keys=MASK_KEYS[self._config.layout],
             moves=moves,
         )
+
+    def _plain_groups(
+        self,
+        rows: tuple[DeviceRow, ...],
+        seq_lens: IntArray,
+        query_lens: IntArray,
+        positions: IntArray,
+        is_pad: BoolArray,
+    ) -> tuple[GroupInputs, ...]:
+        """What `_group` gives where every question has its reference answer."""
+        size = self._config.block_size
+        found: list[GroupInputs] = []
+        for number, group in enumerate(self._groups):
+            held = [row.request.tables[number] if isinstance(row, Row) else None for row in rows]
+            tables = plain_tables(held, seq_lens, size)
+            found.append(
+                GroupInputs(
+                    block_tables=tables,
+                    slot_mapping=plain_slots(tables, positions, query_lens, is_pad, size),
+                    layers=group.layers if len(self._groups) > 1 else None,
+                    window=group.window,
+                )
+            )
+        return tuple(found)
 
     def _group(self, number: int, rows: tuple[DeviceRow, ...]) -> GroupInputs:
         tables = [self._table(row, number) if isinstance(row, Row) else () for row in rows]
