@@ -91,7 +91,7 @@ class OwnTexts:
         self._contents[lane] = contents[-1] if len(contents) else at
 
     def _take_lanes(self, requests: Sequence[Request]) -> None:
-        needed = {request.name for request in requests}
+        needed = {request.name: request for request in requests}
         missing = [name for name in needed if name not in self._lanes]
         if len(missing) > len(self._unused):
             for name in [name for name in self._lanes if name not in needed]:
@@ -101,6 +101,7 @@ class OwnTexts:
         for name in missing:
             lane = self._lanes[name] = self._unused.pop()
             self._lengths[lane] = 0
+            self._contents[lane] = _root(needed[name].prompt)
 
     def _double(self) -> None:
         lanes = len(self.ends)
