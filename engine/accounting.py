@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..recorder.events import DraftVerified, TokensSampled
 from .decisions import Retire, Rollback
@@ -105,20 +105,10 @@ class Accountant:
         taken = [c for c in taken if self._taker(c).status is not Status.FINISHED]
         if not taken:
             return
-        positions = tuple(self._take(chosen) for chosen in taken)
-        tokens = tuple(chosen.token for chosen in taken)
-        self._journal.emit_for(
-            flight.step,
-            TokensSampled(
-                requests=tuple(chosen.sample.request for chosen in taken),
-                tokens=tokens,
-                positions=positions,
-                rows=tuple(chosen.sample.row for chosen in taken),
-                logprobs=_all_of(chosen.logprob for chosen in taken),
-                margins=_all_of(chosen.margin for chosen in taken),
-            ),
-        )
-        self._pieces.define(tokens)
+        positions = tuple([self._take(chosen) for chosen in taken])
+        if self._journal.listening:
+            self._journal.emit_for(flight.step, _sampled(taken, positions))
+            self._pieces.define(chosen.token for chosen in taken)
 
     def _taker(self, chosen: Chosen) -> Request:
         return self._requests[chosen.sample.request]
@@ -155,6 +145,17 @@ class Accountant:
         if request.tokens[-1] in self._eos and not prompt.ignore_eos:
             return "eos"
         return "length" if request.num_sampled >= prompt.max_new_tokens else None
+
+
+def _sampled(taken: Sequence[Chosen], positions: tuple[int, ...]) -> TokensSampled:
+    return TokensSampled(
+        requests=tuple(chosen.sample.request for chosen in taken),
+        tokens=tuple(chosen.token for chosen in taken),
+        positions=positions,
+        rows=tuple(chosen.sample.row for chosen in taken),
+        logprobs=_all_of(chosen.logprob for chosen in taken),
+        margins=_all_of(chosen.margin for chosen in taken),
+    )
 
 
 def _all_of(values: Iterable[float | None]) -> tuple[float, ...] | None:

@@ -18,7 +18,7 @@ from .buffers import DecodeBuffers, is_capturable
 from .builder import InputBuilder, tokens_of
 from .config import EngineConfig
 from .flight import Device, Flight
-from .inputs import BlockMove
+from .inputs import BlockMove, StepInputs
 from .journal import Journal
 from .request import Request
 from .rows import Row
@@ -67,12 +67,8 @@ class Pipeline:
         inputs = self._builder.build(device_rows, moves)
         if self._persistent and is_capturable(rows):
             inputs = self._buffers.stage(inputs, rows[0], self._buffers_in_use())
-        tokens_known = not any(row.request.pending for row in rows)
-        for built in inputs.built(tokens_known=tokens_known):
-            self._journal.emit(built)
-        for mask in inputs.masks_built():
-            self._journal.emit(mask)
-        self._journal.emit(StepDispatched())
+        if self._journal.listening:
+            self._tell_built(inputs, tokens_known=not any(row.request.pending for row in rows))
         replayed = self._buffers.replay(inputs, rows[0]) if inputs.buffer else None
         for row in rows:
             row.request.computed = row.seq_len
@@ -81,6 +77,13 @@ class Pipeline:
         self._flights.append(Flight(rows, device_rows, inputs, replayed))
         self.start_next()
 
+    def _tell_built(self, inputs: StepInputs, *, tokens_known: bool) -> None:
+        for built in inputs.built(tokens_known=tokens_known):
+            self._journal.emit(built)
+        for mask in inputs.masks_built():
+            self._journal.emit(mask)
+        self._journal.emit(StepDispatched())
+
     def start_next(self) -> None:
         """The device begins with the oldest step, unless it has."""
         if not self._flights or self._flights[0].result is not None:
@@ -88,15 +91,17 @@ class Pipeline:
         flight = self._flights[0]
         flight.inputs.fill_in(tokens_of(flight.device_rows))
         flight.result = self._device.start(flight.inputs)
-        for written in flight.inputs.written():
-            self._journal.emit_for(flight.step, written)
+        if self._journal.listening:
+            for written in flight.inputs.written():
+                self._journal.emit_for(flight.step, written)
 
     def complete(self) -> Flight:
         """Wait for the oldest step. Its `result` is there, or the error that it raised."""
         flight = self._flights.pop(0)
         assert flight.result is not None, "steps start in order"
         flight.result.exception()
-        self._journal.emit_for(flight.step, StepCompleted(read=flight.echo))
+        if self._journal.listening:
+            self._journal.emit_for(flight.step, StepCompleted(read=flight.echo))
         for row in flight.rows:
             for request in row.takers:
                 request.pending -= 1

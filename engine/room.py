@@ -19,6 +19,18 @@ class Room:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._block_size)
 
+    def is_mapped(self, request: Request, count: int) -> bool:
+        """Whether it has blocks of its own for its next `count` tokens already: most decode steps
+        stay inside a block."""
+        first, last = request.computed, request.computed + count - 1
+        if first // self._block_size != last // self._block_size:
+            return False
+        for group, pool in enumerate(self._pools):
+            block = request.tables[group][last // self._block_size]
+            if block is None or pool.blocks[block].ref_count > 1:
+                return False
+        return True
+
     def fits(self, request: Request, count: int) -> bool:
         """Whether the pools have the blocks for its next `count` tokens."""
         return self.fit_all([(request, count)])

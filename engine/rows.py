@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..recorder.events import Phase
 from .request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Tokens [computed, computed + query_len) of a request; the last ones may be drafts."""
 
     request: Request

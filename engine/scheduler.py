@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from functools import partial
 
 from ..recorder.events import (
@@ -84,14 +83,8 @@ class Scheduler:
         rows = self._oversized_prompt() or self._batch(in_flight)
         if rows:
             rows = [self._with_forks(row) for row in rows]
-            self._journal.emit(
-                StepScheduled(
-                    requests=tuple(row.request.name for row in rows),
-                    computed=tuple(row.computed for row in rows),
-                    scheduled=tuple(row.query_len for row in rows),
-                    phases=tuple(row.phase for row in rows),
-                )
-            )
+            if self._journal.listening:
+                self._journal.emit(_scheduled(rows))
         return tuple(rows)
 
     def take_moves(self) -> tuple[BlockMove, ...]:
@@ -211,6 +204,8 @@ class Scheduler:
 
     def _make_room(self, request: Request, count: int) -> bool:
         """Map the blocks of its next tokens; False when it had to be preempted itself."""
+        if self.room.is_mapped(request, count):
+            return True
         while not self.room.fits(request, count):
             victim = self._last()
             self._give_up_blocks(victim, "the pool is full")
@@ -385,7 +380,7 @@ class Scheduler:
                 forks.append(child)
             else:
                 self.add(child)
-        return replace(row, forks=tuple(forks))
+        return row._replace(forks=tuple(forks))
 
     def _has_seat(self, child: Request) -> bool:
         if len(self.running) >= self.config.max_num_seqs:
@@ -447,3 +442,12 @@ def _take_children(parent: Request) -> list[Request]:
 def _turn(request: Request) -> tuple[int, int]:
     """Waiting requests come in this order."""
     return request.prompt.priority, request.arrival
+
+
+def _scheduled(rows: Sequence[Row]) -> StepScheduled:
+    return StepScheduled(
+        requests=tuple(row.request.name for row in rows),
+        computed=tuple(row.computed for row in rows),
+        scheduled=tuple(row.query_len for row in rows),
+        phases=tuple(row.phase for row in rows),
+    )
