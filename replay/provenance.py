@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..recorder.events import InputsBuilt, MaskBuilt, SlotsWritten
+from ..recorder.events import Envelope, InputsBuilt, MaskBuilt, SlotsWritten
 from .findings import Finding
 from .history import Entry, allocations_of_block, entry_of
 from .reads import slots_of_row, slots_read
@@ -144,10 +144,11 @@ class _Moment:
     @classmethod
     def of(cls, timeline: Timeline, finding: Finding) -> _Moment | None:
         """None if the finding is not about a step that was built."""
-        step = timeline.at(finding.seq).step
+        shown = timeline.at(finding.seq)
+        step = shown.step
         span = timeline.span_of_step(step)
         steps = _step_state(timeline, step, max(finding.seq, span.last_seq))
-        build = _build_of(steps, finding) if steps else None
+        build = _build_of(steps, finding, _group_of(shown)) if steps else None
         if steps is None or build is None:
             return None
         seq = steps.dispatched_seq
@@ -260,10 +261,17 @@ def _step_state(timeline: Timeline, step: int, until: int) -> StepState | None:
     return timeline.state_at(timeline.span_of_step(step).last_seq).steps.get(step)
 
 
-def _build_of(steps: StepState, finding: Finding) -> Build | None:
-    """The last build before dispatch that has the finding's row."""
+def _group_of(envelope: Envelope) -> int | None:
+    """The KV group that an event is about; None for one that is about no group of its own."""
+    event: Any = envelope.event
+    return (event.group or 0) if hasattr(event, "group") else None
+
+
+def _build_of(steps: StepState, finding: Finding, group: int | None) -> Build | None:
+    """The last build before dispatch, of that group if one is known, that has the finding's row."""
     dispatched = steps.dispatched_seq
     builds = [b for b in steps.builds if dispatched is None or b.seq < dispatched]
+    builds = [b for b in builds if group in (None, b.event.group or 0)] or builds
     for build in reversed(builds):
         if _row_of(build.event, finding) is not None:
             return build
