@@ -194,6 +194,6 @@ def test_a_missing_gpu_is_named():
 
 
 def test_a_pool_larger_than_memory_is_refused():
-    adopted = AdoptedModel(tiny("llama"), name="tiny")
-    with pytest.raises(BadInput, match="lower --num-blocks"):
-        TransformersRunner(adopted, EngineConfig(num_blocks=2**40))
+    adopted = AdoptedModel(tiny("llama", head_dim=1024), name="tiny")
+    with pytest.raises(BadInput, match="lower --num-blocks"):  # 70 TB
+        TransformersRunner(adopted, EngineConfig(num_blocks=2**24, block_size=127))
