@@ -8,7 +8,7 @@ from ..recorder.events import DraftVerified, TokensSampled
 from .decisions import Retire, Rollback
 from .flight import Flight
 from .journal import Journal
-from .outcome import Chosen, chosen_by_row, verify
+from .outcome import Chosen, by_row, chosen_tokens, verify
 from .pieces import Pieces
 from .pipeline import Pipeline
 from .request import FinishReason, Request, Status
@@ -98,17 +98,27 @@ class Accountant:
                     self.finish(request, reason)
 
     def _append(self, flight: Flight, output: StepOutput) -> None:
-        taken: list[Chosen] = []
-        for number, chosen in chosen_by_row(flight.inputs.samples, output).items():
-            row = flight.row_at(number)
-            taken += self._verified(flight.step, row, chosen) if row.drafts else chosen
-        taken = [c for c in taken if self._taker(c).status is not Status.FINISHED]
+        taken = [c for c in self._chosen(flight, output) if not self._has_ended(c)]
         if not taken:
             return
         positions = tuple([self._take(chosen) for chosen in taken])
         if self._journal.listening:
             self._journal.emit_for(flight.step, _sampled(taken, positions))
             self._pieces.define(chosen.token for chosen in taken)
+
+    def _chosen(self, flight: Flight, output: StepOutput) -> list[Chosen]:
+        """What the step gives, in the order of its rows; of drafts, what is accepted."""
+        chosen = chosen_tokens(flight.inputs.samples, output)
+        if not any(row.drafts for row in flight.rows):
+            return chosen
+        taken: list[Chosen] = []
+        for number, of_row in by_row(chosen).items():
+            row = flight.row_at(number)
+            taken += self._verified(flight.step, row, of_row) if row.drafts else of_row
+        return taken
+
+    def _has_ended(self, chosen: Chosen) -> bool:
+        return self._requests[chosen.sample.request].status is Status.FINISHED
 
     def _taker(self, chosen: Chosen) -> Request:
         return self._requests[chosen.sample.request]

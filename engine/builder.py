@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
 from .buffers import is_capturable, padded_to_capture
 from .config import EngineConfig
 from .decisions import Mask, PadSlots, Positions, RowShape, Slots, Table, slots_of
-from .inputs import BlockMove, BoolArray, GroupInputs, IntArray, Layout, MaskKeys, StepInputs
+from .inputs import BlockMove, BoolArray, GroupInputs, Layout, MaskKeys, StepInputs
 from .journal import Journal
 from .layout import DeviceRow, Pad, lay_out
-from .plain_build import plain_positions, plain_slots, plain_tables
+from .plain_build import Shape
 from .rows import Row
 from .runner import KVGroup
 from .sampling import Sample
@@ -53,49 +53,37 @@ class InputBuilder:
             positions = _joined([self._positions(row) for row in rows])
             groups = tuple(self._group(number, rows) for number in range(len(self._groups)))
         else:
-            is_pad = np.array([isinstance(row, Pad) for row in rows])
-            positions = plain_positions(seq_lens - query_lens, query_lens, is_pad)
-            groups = self._plain_groups(rows, seq_lens, query_lens, positions, is_pad)
+            shape = Shape.of([not isinstance(row, Row) for row in rows], query_lens, seq_lens)
+            positions = shape.positions
+            groups = tuple(self._plain_group(n, rows, shape) for n in range(len(self._groups)))
         return StepInputs(
             step=self._journal.step,
-            requests=tuple(row.request.name if isinstance(row, Row) else None for row in rows),
-            phases=tuple(row.phase for row in rows),
+            requests=tuple([row.request.name if isinstance(row, Row) else None for row in rows]),
+            phases=tuple([row.phase for row in rows]),
             query_lens=query_lens,
             seq_lens=seq_lens,
             tokens=tokens_of(rows),
             positions=positions,
             groups=groups,
             logit_tokens=_logit_tokens(rows, samples, query_lens),
-            samples=tuple(sample for of_row in samples for sample in of_row),
+            samples=tuple(chain.from_iterable(samples)),
             drafts=np.array([_num_drafts(row) for row in rows], dtype=np.int64),
             layout=self._config.layout,
             mask_keys=MASK_KEYS[self._config.layout],
             moves=moves,
         )
 
-    def _plain_groups(
-        self,
-        rows: tuple[DeviceRow, ...],
-        seq_lens: IntArray,
-        query_lens: IntArray,
-        positions: IntArray,
-        is_pad: BoolArray,
-    ) -> tuple[GroupInputs, ...]:
+    def _plain_group(self, number: int, rows: tuple[DeviceRow, ...], shape: Shape) -> GroupInputs:
         """What `_group` gives where every question has its reference answer."""
-        size = self._config.block_size
-        found: list[GroupInputs] = []
-        for number, group in enumerate(self._groups):
-            held = [row.request.tables[number] if isinstance(row, Row) else None for row in rows]
-            tables = plain_tables(held, seq_lens, size)
-            found.append(
-                GroupInputs(
-                    block_tables=tables,
-                    slot_mapping=plain_slots(tables, positions, query_lens, is_pad, size),
-                    layers=group.layers if len(self._groups) > 1 else None,
-                    window=group.window,
-                )
-            )
-        return tuple(found)
+        group, size = self._groups[number], self._config.block_size
+        held = [row.request.tables[number] if isinstance(row, Row) else None for row in rows]
+        tables = shape.tables(held, size)
+        return GroupInputs(
+            block_tables=tables,
+            slot_mapping=shape.slots(tables, size),
+            layers=group.layers if len(self._groups) > 1 else None,
+            window=group.window,
+        )
 
     def _group(self, number: int, rows: tuple[DeviceRow, ...]) -> GroupInputs:
         tables = [self._table(row, number) if isinstance(row, Row) else () for row in rows]
@@ -210,9 +198,13 @@ def tokens_of(rows: Sequence[DeviceRow]) -> np.ndarray:
         if isinstance(row, Pad):
             tokens += [0] * row.query_len
             continue
-        known = row.request.tokens[row.computed : row.seq_len - len(row.drafts)]
-        unknown = row.query_len - len(known) - len(row.drafts)
-        tokens += [*known, *[0] * unknown, *row.drafts]
+        request, computed, query_len, _, drafts, _, _ = row
+        known = request.tokens[computed : computed + query_len - len(drafts)]
+        tokens += known
+        unknown = query_len - len(known) - len(drafts)
+        if unknown:
+            tokens += [0] * unknown
+        tokens += drafts
     return np.array(tokens, dtype=np.int64)
 
 
@@ -224,11 +216,11 @@ def _samples(row: DeviceRow, number: int) -> tuple[Sample, ...]:
     """What the row chooses: a token, one more behind each draft, or the first one of each fork."""
     if isinstance(row, Pad) or not row.samples:
         return ()
-    first = row.seq_len - len(row.drafts)
-    own = row.request
-    behind = (
-        Sample(own.name, index, number, own.sampling) for index in range(first, row.seq_len + 1)
-    )
+    own, last = row.request, row.seq_len
+    if not row.drafts and not row.forks:
+        return (Sample(own.name, last, number, own.sampling),)
+    first = last - len(row.drafts)
+    behind = (Sample(own.name, index, number, own.sampling) for index in range(first, last + 1))
     forked = (Sample(fork.name, first, number, fork.sampling) for fork in row.forks)
     return (*behind, *forked)
 
@@ -239,9 +231,9 @@ def _logit_tokens(
     """[S] the token behind which each sample is chosen."""
     ends = np.cumsum(query_lens).tolist()
     wanted = [
-        ends[number] - 1 - (row.seq_len - sample.index)
-        for number, row in enumerate(rows)
-        for sample in samples[number]
+        end - 1 - (row.seq_len - sample.index)
+        for row, end, of_row in zip(rows, ends, samples, strict=True)
+        for sample in of_row
     ]
     return np.array(wanted, dtype=np.int64)
 

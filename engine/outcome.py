@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .request import Request
@@ -28,15 +28,20 @@ class Verified(NamedTuple):
     taken: tuple[Chosen, ...]
 
 
-def chosen_by_row(samples: tuple[Sample, ...], output: StepOutput) -> dict[int, list[Chosen]]:
-    """Row -> its tokens, in the order of the samples."""
+def chosen_tokens(samples: tuple[Sample, ...], output: StepOutput) -> list[Chosen]:
+    """In the order of the samples."""
     count = len(samples)
     logprobs = output.logprobs or (None,) * count
     margins = output.margins or (None,) * count
-    by_row: dict[int, list[Chosen]] = {}
-    for chosen in map(Chosen, samples, output.tokens, logprobs, margins):
-        by_row.setdefault(chosen.sample.row, []).append(chosen)
-    return by_row
+    return list(map(Chosen, samples, output.tokens, logprobs, margins))
+
+
+def by_row(tokens: Iterable[Chosen]) -> dict[int, list[Chosen]]:
+    """Row -> its tokens, in their order."""
+    found: dict[int, list[Chosen]] = {}
+    for chosen in tokens:
+        found.setdefault(chosen.sample.row, []).append(chosen)
+    return found
 
 
 def verify(row: Row, chosen: list[Chosen], eos: frozenset[int]) -> Verified:

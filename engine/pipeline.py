@@ -89,7 +89,8 @@ class Pipeline:
         if not self._flights or self._flights[0].result is not None:
             return
         flight = self._flights[0]
-        flight.inputs.fill_in(tokens_of(flight.device_rows))
+        if self._depth > 1:  # else they were when it was built
+            flight.inputs.fill_in(tokens_of(flight.device_rows))
         flight.result = self._device.start(flight.inputs)
         if self._journal.listening:
             for written in flight.inputs.written():

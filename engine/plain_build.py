@@ -6,6 +6,7 @@ What a planted fault may change is asked row by row (`builder.py`); the answers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,33 +14,42 @@ from .block_table import BlockTable
 from .inputs import BoolArray, IntArray
 
 
-def plain_positions(computed: IntArray, query_lens: IntArray, is_pad: BoolArray) -> IntArray:
-    """[T] from [R]: each token's index in its request; 0 in pads."""
-    firsts = np.cumsum(query_lens) - query_lens
-    positions = np.repeat(computed - firsts, query_lens) + np.arange(int(query_lens.sum()))
-    positions[np.repeat(is_pad, query_lens)] = 0
-    return positions
+@dataclass(slots=True)
+class Shape:
+    """R rows and T tokens of a step."""
 
+    seq_lens: IntArray  # [R]
+    rows: IntArray  # [T] row of each token
+    positions: IntArray  # [T] each token's index in its request; 0 in pads
+    pads: BoolArray | None  # [T]; None = there are none
 
-def plain_tables(
-    tables: Sequence[BlockTable | None], seq_lens: IntArray, block_size: int
-) -> IntArray:
-    """[R, blocks of the longest row] physical blocks, -1 in holes and past the end of a row; None
-    is a pad."""
-    counts = (-(-seq_lens // block_size)).tolist()
-    padded = np.full((len(tables), max(counts)), -1, dtype=np.int64)
-    for row, (table, count) in enumerate(zip(tables, counts, strict=True)):
-        if table is not None:
-            blocks = table.blocks[:count]
-            padded[row, : len(blocks)] = blocks
-    return padded
+    @classmethod
+    def of(cls, is_pad: Sequence[bool], query_lens: IntArray, seq_lens: IntArray) -> Shape:
+        rows = np.arange(len(query_lens)).repeat(query_lens)
+        ends = query_lens.cumsum()
+        positions = (seq_lens - ends)[rows] + np.arange(len(rows))
+        if True not in is_pad:
+            return cls(seq_lens, rows, positions, None)
+        pads = np.array(is_pad)[rows]
+        positions[pads] = 0
+        return cls(seq_lens, rows, positions, pads)
 
+    def tables(self, held: Sequence[BlockTable | None], block_size: int) -> IntArray:
+        """[R, blocks of the longest row] physical blocks, -1 in holes and past the end of a row.
+        `held`: what each row's request holds, None for a pad."""
+        counts = (-(-self.seq_lens // block_size)).tolist()
+        padded = np.full((len(held), max(counts)), -1, dtype=np.int64)
+        for row, table, count in zip(padded, held, counts, strict=True):
+            if table is not None:
+                blocks = table.blocks[:count]
+                row[: len(blocks)] = blocks
+        return padded
 
-def plain_slots(
-    tables: IntArray, positions: IntArray, query_lens: IntArray, is_pad: BoolArray, block_size: int
-) -> IntArray:
-    """[T] the slot of each token, -1 in a hole and for pads."""
-    rows = np.repeat(np.arange(len(query_lens)), query_lens)
-    blocks = tables[rows, positions // block_size]
-    is_none = (blocks < 0) | is_pad[rows]
-    return np.where(is_none, -1, blocks * block_size + positions % block_size)
+    def slots(self, tables: IntArray, block_size: int) -> IntArray:
+        """[T] the slot of each token, -1 in a hole and for pads."""
+        blocks = tables[self.rows, self.positions // block_size]
+        slots = blocks * block_size + self.positions % block_size
+        slots[blocks < 0] = -1
+        if self.pads is not None:
+            slots[self.pads] = -1
+        return slots

@@ -33,6 +33,8 @@ class Publisher:
         if not self._config.shares:
             return
         size, request = self._config.block_size, row.request
+        if row.phase == "decode" and tokens // size == row.computed // size:
+            return  # inside a block: most decode steps
         for index in range(row.computed // size, tokens // size):
             content = self._contents.of(request, index)
             for pool in self._pools:

@@ -52,6 +52,7 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self._groups = groups
+        self._has_windows = any(group.window is not None for group in groups)
         self._journal = journal
         self.epochs = Epochs(pools, journal)
         self._contents = Contents(config.block_size, config.sharing, self.epochs.of)
@@ -174,7 +175,8 @@ class Scheduler:
         computed, or it had to be preempted."""
         if budget < 1:
             return None
-        self._trim_windows(request, under_way.get(request))
+        if self._has_windows:
+            self._trim_windows(request, under_way.get(request))
         if request.is_prefilling:
             count = min(request.prefill_until - request.computed, budget)
             return self._prefill_row(request, count) if self._make_room(request, count) else None
@@ -182,7 +184,7 @@ class Scheduler:
             return None
         if not self._make_room(request, 1):
             return None
-        drafts = self._drafts(request, budget - 1)
+        drafts = self._drafts(request, budget - 1) if self.config.speculation else ()
         return Row(request, request.computed, 1 + len(drafts), "decode", drafts)
 
     def _prefill_row(self, request: Request, count: int) -> Row:
