@@ -34,7 +34,12 @@ class MaskBatchIndex(Fault):
     def answer(self, question: Question, right: Answer) -> Answer:
         if not isinstance(question, Mask) or question.rows[question.row].phase != "decode":
             return right
-        decoding = [i for i, row in enumerate(question.rows) if row.phase == "decode"]
+        shape = question.rows[question.row].query_len  # no pad's, and none with more drafts
+        decoding = [
+            i
+            for i, row in enumerate(question.rows)
+            if row.phase == "decode" and row.request is not None and row.query_len == shape
+        ]
         other = decoding[(decoding.index(question.row) + 1) % len(decoding)]
         return visible_keys(question.rows[other], question.width)
 
