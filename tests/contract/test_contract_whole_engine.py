@@ -16,7 +16,7 @@ from whole_engine import Mix, engine_of, mixes, own_summary
 MOST_STEPS = 300
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(mixes())
 def test_any_mix_is_clean_folds_to_the_engines_state_and_runs_again(mix: Mix) -> None:
     sink, state = MemorySink(), State()
