@@ -111,7 +111,7 @@ class Babbler:
     def execute(self, inputs: StepInputs) -> StepOutput:
         self.memory.move(inputs.moves)
         if inputs.step in self._fails_in:
-            self._failed.update(inputs.requests)
+            self._failed.update(inputs.requests, (s.request for s in inputs.samples))
             raise RuntimeError("out of memory")
         for number, group in enumerate(inputs.groups):
             own = [self._text(inputs, row) for row in range(len(inputs.requests))]
