@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch", reason='needs the extra: pip install "kvrewind[engine]"')
 
-from kvrewind.engine.attention.pool import LayerShape  # noqa: E402
-from kvrewind.engine.attention.traits import LayerTraits, kv_groups  # noqa: E402
+from kvrewind.engine.attention.pool import LayerShape
+from kvrewind.engine.attention.traits import LayerTraits, kv_groups
 
 SHAPE = LayerShape(2, 8, 8)
 
