@@ -83,6 +83,10 @@ def block_span(block: int, group: int | None = None) -> Span:
     return Span(f"b{block}@{group}" if group else f"b{block}", "block")
 
 
+def _of_group(group: int | None) -> str:
+    return f"group {group}: " if group else ""
+
+
 def _t(text: str) -> Span:
     return Span(text, "text")
 
@@ -217,21 +221,23 @@ def _step_scheduled(event: StepScheduled, names: Names) -> Line:
 
 
 def _inputs_built(event: InputsBuilt, names: Names) -> Line:
+    """Lengths of the rows, and of pads how many tokens they are."""
     rows = joined(
         [
-            (names.owners.tag(name), _d(f" {length}"))
-            for name, length in _rows(event.requests, event.seq_lens)
+            (names.owners.tag(name), _d(f" x{queries}" if name is None else f" {length}"))
+            for name, length, queries in _rows(event.requests, event.seq_lens, event.query_lens)
         ],
         "  ",
     )
-    return _d("lengths "), *rows, *_more(len(event.requests))
+    return _d(f"{_of_group(event.group)}lengths "), *rows, *_more(len(event.requests))
 
 
 def _mask_built(event: MaskBuilt, names: Names) -> Line:
     rows = joined([(names.owners.tag(name),) for name in event.requests[:MOST_ROWS]])
     window = f", window {event.window}" if event.window is not None else ""
     keys = f" over keys {event.keys}" if event.keys else ""
-    return _d(f"{event.form}{keys}{window}: "), *rows, *_more(len(event.requests))
+    form = f"{_of_group(event.group)}{event.form}"
+    return _d(f"{form}{keys}{window}: "), *rows, *_more(len(event.requests))
 
 
 def _graph_replayed(event: GraphReplayed, names: Names) -> Line:
@@ -250,7 +256,7 @@ def _slots_written(event: SlotsWritten, names: Names) -> Line:
         ],
         "  ",
     )
-    return _d(f"{event.write} slots "), *runs
+    return _d(f"{_of_group(event.group)}{event.write} slots "), *runs
 
 
 def _step_completed(event: StepCompleted, names: Names) -> Line:

@@ -12,7 +12,14 @@ from ...replay.source import EventSource
 from .events import Names, summary
 from .owners import Owners
 from .pieces import Pieces
-from .spans import plain
+from .spans import Span, plain
+
+
+class _WholeNames(Owners):
+    """A list has room for names, where a grid has it for tags."""
+
+    def tag(self, request: str | None) -> Span:
+        return self.name(request)
 
 
 class Listed(NamedTuple):
@@ -37,7 +44,7 @@ def kinds_of(texts: Sequence[str]) -> tuple[str, ...]:
 
 def listed(source: EventSource, kinds: Sequence[str]) -> Iterator[Listed]:
     """In the order of the trace."""
-    names = Names(Owners(), Pieces.of(source))
+    names = Names(_WholeNames(), Pieces.of(source))
     for envelope in source.find(kinds=kinds):
         yield Listed(
             envelope.position,
