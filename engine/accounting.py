@@ -98,11 +98,14 @@ class Accountant:
                     self.finish(request, reason)
 
     def _append(self, flight: Flight, output: StepOutput) -> None:
-        taken = [c for c in self._chosen(flight, output) if not self._has_ended(c)]
-        if not taken:
-            return
-        positions = tuple([self._take(chosen) for chosen in taken])
-        if self._journal.listening:
+        requests, taken, positions = self._requests, list[Chosen](), list[int]()
+        for chosen in self._chosen(flight, output):
+            request = requests[chosen.sample.request]
+            if request.status is not Status.FINISHED:
+                taken.append(chosen)
+                positions.append(len(request.tokens))
+                request.tokens.append(chosen.token)
+        if taken and self._journal.listening:
             self._journal.emit_for(flight.step, _sampled(taken, positions))
             self._pieces.define(chosen.token for chosen in taken)
 
@@ -117,18 +120,6 @@ class Accountant:
             taken += self._verified(flight.step, row, of_row) if row.drafts else of_row
         return taken
 
-    def _has_ended(self, chosen: Chosen) -> bool:
-        return self._requests[chosen.sample.request].status is Status.FINISHED
-
-    def _taker(self, chosen: Chosen) -> Request:
-        return self._requests[chosen.sample.request]
-
-    def _take(self, chosen: Chosen) -> int:
-        """The index that the token takes in its request."""
-        tokens = self._taker(chosen).tokens
-        tokens.append(chosen.token)
-        return len(tokens) - 1
-
     def _verified(self, step: int, row: Row, chosen: list[Chosen]) -> tuple[Chosen, ...]:
         """What a row with drafts gives; the request's count goes back behind those rejected."""
         request = row.request
@@ -142,26 +133,27 @@ class Accountant:
                 accepted=verified.accepted,
             ),
         )
-        id = self._journal.id("rollback", request, row.seq_len)
+        id = self._journal.id("rollback", request, row.decision_index)
         request.computed = self._journal.decide(
             Rollback(id, row.computed, row.drafts, verified.accepted)
         )
         return verified.taken
 
     def _finish_reason(self, request: Request) -> FinishReason | None:
-        prompt = request.prompt
-        if not request.num_sampled:
+        prompt, sampled = request.prompt, request.num_sampled
+        if not sampled:
             return None
-        if request.tokens[-1] in self._eos and not prompt.ignore_eos:
+        if not prompt.ignore_eos and request.tokens[-1] in self._eos:
             return "eos"
-        return "length" if request.num_sampled >= prompt.max_new_tokens else None
+        return "length" if sampled >= prompt.max_new_tokens else None
 
 
-def _sampled(taken: Sequence[Chosen], positions: tuple[int, ...]) -> TokensSampled:
+def _sampled(taken: Sequence[Chosen], positions: Sequence[int]) -> TokensSampled:
+    """`positions`: the index that each token takes in its request."""
     return TokensSampled(
         requests=tuple(chosen.sample.request for chosen in taken),
         tokens=tuple(chosen.token for chosen in taken),
-        positions=positions,
+        positions=tuple(positions),
         rows=tuple(chosen.sample.row for chosen in taken),
         logprobs=_all_of(chosen.logprob for chosen in taken),
         margins=_all_of(chosen.margin for chosen in taken),

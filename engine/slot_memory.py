@@ -64,7 +64,13 @@ class SlotMemory:
         self.contents.reshape(-1)[slots] = contents
         self._before.reshape(-1)[slots] = before
         self.writers.reshape(-1)[slots] = by
-        self._follow(slots // self.block_size)
+        blocks, offsets = slots // self.block_size, slots % self.block_size
+        if self._go_on(slots, offsets, before, self.run[blocks]):
+            self.run[blocks] = offsets + 1
+            full = offsets == self.block_size - 1
+            self.whole[blocks[full]] = contents[full]
+        else:
+            self._follow(blocks)
 
     def move(self, move: BlockMove) -> None:
         match move:
@@ -94,6 +100,11 @@ class SlotMemory:
     @property
     def _parts(self) -> tuple[NDArray[np.generic], ...]:
         return self.contents, self._before, self.writers
+
+    def _go_on(self, slots: IntArray, offsets: IntArray, before: Contents, runs: IntArray) -> bool:
+        """Whether each is the next token of the text that its block holds, as in decode steps."""
+        is_next = self.contents.reshape(-1)[slots - 1] == before
+        return bool(((offsets == runs) & (is_next | (offsets == 0))).all())
 
     def _follow(self, blocks: IntArray) -> None:
         """These blocks have changed: find out how far each holds one text."""

@@ -25,8 +25,11 @@ from .runner import ModelCard, StepOutput
 from .slot_memory import EMPTY, NOBODY, POISON, Contents, SymbolicMemory, mixed
 from .speech import Speech
 
+_NO_REQUEST = NOBODY, None
+"""Number and request of a pad."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Step:
     """A step's R rows and T tokens, as far as they matter to more than one question."""
 
@@ -65,6 +68,8 @@ class SymbolicRunner:
         self._requests: dict[str, tuple[int, Request]] = {}
         self._names: list[str] = []
         """Of the requests, in the order of their numbers."""
+        self._are_coloured = False
+        """Whether any request has extra keys."""
         self._card = _card(config, tokenizer, name, windows)
 
     @property
@@ -74,6 +79,7 @@ class SymbolicRunner:
     def begin(self, request: Request) -> None:
         self._requests[request.name] = len(self._names), request
         self._names.append(request.name)
+        self._are_coloured = self._are_coloured or bool(request.prompt.extra_keys)
         self._speech.begin(request.prompt)
 
     def execute(self, inputs: StepInputs) -> StepOutput:
@@ -87,23 +93,23 @@ class SymbolicRunner:
     # What the step writes, and what its rows should see.
 
     def _worked_out(self, inputs: StepInputs) -> _Step:
-        found = [(NOBODY, None) if n is None else self._requests[n] for n in inputs.requests]
-        requests = tuple(request for _, request in found)
+        found = [_NO_REQUEST if n is None else self._requests[n] for n in inputs.requests]
+        requests = tuple([request for _, request in found])
         lanes = self._texts.lanes(requests)
-        ends = np.cumsum(inputs.query_lens)
+        ends = inputs.query_lens.cumsum()
         firsts = ends - inputs.query_lens
         starts = np.maximum(inputs.positions[firsts], 0)
-        row_of = np.repeat(np.arange(len(requests)), inputs.query_lens)
-        indices = starts[row_of] + np.arange(len(row_of)) - firsts[row_of]
+        row_of = np.arange(len(requests)).repeat(inputs.query_lens)
+        indices = (starts - firsts)[row_of] + np.arange(len(row_of))
         before = self._texts.before(requests, lanes, starts)
 
         def contents(tokens: IntArray, positions: IntArray) -> tuple[Contents, Contents]:
             adds = mixed(tokens, positions)
-            for row, request in enumerate(requests):
-                if request is not None and request.prompt.extra_keys:
+            for row, request in enumerate(requests) if self._are_coloured else ():
+                if request is not None:
                     part = slice(firsts[row], ends[row])
                     colour(adds[part], request.prompt, positions[part])
-            sums = np.cumsum(adds)
+            sums = adds.cumsum()
             sums += (before - (sums - adds)[firsts])[row_of]
             return sums, sums - adds
 
@@ -240,6 +246,12 @@ def _true_tokens(
 ) -> IntArray:
     """[T] what the rows' tokens should be, from where each row starts: the request's, its drafts
     behind them, and -1 where there are none."""
+    if len(inputs.tokens) == len(requests) and not inputs.drafts.any():
+        rows = zip(requests, starts.tolist(), strict=True)
+        try:
+            return np.array([-1 if r is None else r.tokens[start] for r, start in rows])
+        except IndexError:
+            pass  # a row goes beyond its request
     true: list[int] = []
     counts, num_drafts = inputs.query_lens.tolist(), inputs.drafts.tolist()
     for row, (request, start, count) in enumerate(
