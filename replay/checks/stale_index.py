@@ -64,14 +64,14 @@ class StaleIndex(Rule):
                 self._report_dead_hits(envelope, case)
 
     def _looked_up(self, envelope: Envelope, event: PrefixLookedUp, case: Case) -> None:
-        if len(case.state.pools) > 1 or case.has_dropped or not case.registrations:
+        """A lookup names no KV group: a block is live that any of them has under the key."""
+        if case.has_dropped or not case.registrations:
             return
-        pool = case.state.pool()
-        index = pool.index
+        pools = case.state.pools.values()
         for key, block in zip(event.keys, event.blocks, strict=False):
-            if block in pool.sentinels:
+            if any(block in pool.sentinels for pool in pools):
                 continue  # a null block, for what lies behind a window
-            if block not in [entry.block for entry in index.get(key, ())]:
+            if not any(e.block == block for pool in pools for e in pool.index.get(key, ())):
                 self._dead_hits[event.request, block] = (key, culprit_of(envelope))
 
     def _shared(self, envelope: Envelope, event: BlockShared, case: Case) -> None:

@@ -144,6 +144,13 @@ def _released_in_the_wrong_group(t: Sound) -> Line:
     return release
 
 
+def _hit_without_a_live_key(t: Sound) -> Line:
+    """The lookup gives a block that carries no key in either group."""
+    looked = lines(t, "PrefixLookedUp", request="b")[0]
+    looked["blocks"] = [1, 2, 4]
+    return looked
+
+
 SCENES = (
     two_groups,
     a_hit_inside_the_window,
@@ -164,5 +171,6 @@ TWINS = (
         "stale-index",
         "F02",
     ),
+    (a_hit_inside_the_window, _hit_without_a_live_key, "violated", "stale-index", "F02"),
     (a_mask_for_each_group, _mask_of_the_other_group, "contaminated", "mask", "F14"),
 )
