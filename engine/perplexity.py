@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+WeightsDtype = Literal["float32", "bfloat16", "float16"]
 
 CHUNK = 512
 """Tokens of a step: bounds the logits, and has no influence on the result beyond rounding."""
@@ -122,7 +124,7 @@ class Measured:
         return Difference(self.perplexity - other.perplexity, float(2 * error * other.perplexity))
 
 
-def config_for(kv_dtype: str, plan: Plan, *, device: str, dtype: str) -> EngineConfig:
+def config_for(kv_dtype: str, plan: Plan, *, device: str, dtype: WeightsDtype) -> EngineConfig:
     """An engine whose pool holds one window. Raises `BadSwitch` for what it doesn't know."""
     config = EngineConfig(kv_dtype=kv_dtype, device=device, dtype=dtype)
     return replace(config, num_blocks=-(-plan.longest // config.block_size))

@@ -47,7 +47,7 @@ def content(pool):
 
 
 def changed(before, after):
-    """{(layer, block)} whose content differs in any bit of any number."""
+    """{(layer, block)} whose content differs."""
     return {
         (layer, block)
         for (layer, which, block), rows in before.items()
@@ -58,6 +58,30 @@ def changed(before, after):
 @pytest.fixture(params=KV_DTYPES)
 def pool(request):
     return filled_pool(request.param)
+
+
+def test_a_vector_with_a_nan_reads_as_nan_and_its_neighbours_stay(pool):
+    before = content(pool)
+    key, value = torch.randn(1, 2, 7), torch.randn(1, 2, 5)
+    key[0, 1, 3] = torch.nan
+    pool.write(0, torch.tensor([9]), key, value)
+    after = content(pool)
+    assert changed(before, after) == {(0, 2)}
+    rows = after[0, "k", 2]
+    assert rows[1, 1, 3].isnan()
+    assert not rows[1, 0].isnan().any()
+    assert torch.equal(rows[[0, 2, 3]], before[0, "k", 2][[0, 2, 3]])
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_numbers_beyond_float16_stay_large_or_become_infinite_and_never_wrap(kv_dtype):
+    pool = filled_pool(kv_dtype)
+    value = torch.full((1, 1, 8), -1e30)
+    pool.write(2, torch.tensor([0]), torch.full((1, 1, 8), 1e30), value)
+    keys, values = pool.gather(2, torch.tensor([0]))
+    assert (keys[0] > 9e29).all()
+    assert (values[0] < -9e29).all()
+    assert keys[0].isinf().all() == (kv_dtype == "float16")
 
 
 @pytest.mark.parametrize("how", ["zero", "nan"])

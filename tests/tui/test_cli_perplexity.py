@@ -92,7 +92,7 @@ def test_without_the_library_the_table_stands_alone_and_says_how_to_get_the_plot
         ("--lengths 32,many", "separated by commas"),
         ("--lengths 4096", "canary has 2048 positions"),
         ("--lengths 32 --windows 99999", "give a longer --text"),
-        ("--lengths 32 --kv-dtype int3", "kv_dtype must be auto, float16, bfloat16, int8, int4"),
+        ("--lengths 32 --kv-dtype int3", "kv_dtype must be auto, float16, bfloat16, int8"),
         ("--lengths 32 --kv-dtype int8,int8,int8", "kv_dtype lists 3 layers and the model has 2"),
         ("--lengths 32 --text nowhere.txt", "--text nowhere.txt: No such file"),
         ("--lengths 32 --plot a.png", "SVG"),

@@ -18,7 +18,7 @@ from ...engine.config import EngineConfig
 from ...engine.kv_dtype import layer_dtypes
 from ...engine.llm import open_model
 from ...engine.models import LoadedModel
-from ...engine.perplexity import Measured, Plan, config_for, measure, standard_text
+from ...engine.perplexity import Measured, Plan, WeightsDtype, config_for, measure, standard_text
 from ...engine.runner import ModelCard
 from ...recorder.errors import BadInput, BadOutput, OutputExists
 from ..console import err, out, print_json, say
@@ -46,7 +46,7 @@ def perplexity(
     last: int = 256,
     plot_file: Annotated[Path | None, Parameter(name="--plot")] = None,
     device: str = "cpu",
-    dtype: str = "float32",
+    dtype: WeightsDtype = "float32",
     format: Format = "text",
     force: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
