@@ -128,11 +128,11 @@ class BlockPool:
             lost_entry = True
             self._unregister(block, block.entry, "evicted", decision)
         if lost_entry and self.rules.scrub_at == "free":
-            self._consider_scrub("scrub-evicted", block, request, index)
+            self._consider_scrub("scrub-evicted", block, request, index, occasion)
         self._allocate(block, request, index, decision)
         self._handed_out_last = self._journal.step, HandedOut(request.name, block.block_id)
         if self.rules.scrub_at == "allocation":
-            self._consider_scrub("scrub", block, request, index)
+            self._consider_scrub("scrub", block, request, index, occasion)
 
     def _handed_out_before(self) -> HandedOut | None:
         step, last = self._handed_out_last or (None, None)
@@ -228,14 +228,16 @@ class BlockPool:
             if block.entry is not None:
                 self._freed_cached[block.block_id] = request, index
             if self.rules.scrub_at == "free":
-                self._consider_scrub("scrub", block, request, index)
+                self._consider_scrub("scrub", block, request, index, occasion)
 
-    def _consider_scrub(self, kind: str, block: Block, request: Request, index: int) -> None:
+    def _consider_scrub(
+        self, kind: str, block: Block, request: Request, index: int, occasion: str
+    ) -> None:
         """A cached block that stays as it is is no decision."""
         if self.rules.scrub is None:
             return
         is_cached = block.entry is not None
-        id = self._id(kind, request, index)
+        id = self._id(kind, request, index, occasion)
         question = Scrub(id, block.block_id, self.rules.scrub, is_cached)
         how: ScrubHow | None = self._journal.answer(question)
         if how is not None or not is_cached:

@@ -92,7 +92,7 @@ class DecodeBuffers:
         widest = max(group.block_tables.shape[1] for group in inputs.groups)
         size = f"decode-{rows}x{captured_size(max(widest, 1))}"
         names = tuple(f"{size}/{number}" for number in range(self._sets))
-        id = self._journal.id("staging", row.request, row.seq_len)
+        id = self._journal.id("staging", row.request, row.decision_index)
         name: str = self._journal.decide(Staging(id, names, tuple(in_use)))
         if name not in self._buffers:
             stride = captured_size(max(widest, 1))
@@ -102,7 +102,7 @@ class DecodeBuffers:
     def replay(self, inputs: StepInputs, row: Row) -> BufferUse:
         """What the device replays, which is what was just built there."""
         assert inputs.buffer is not None, "only staged steps are replayed"
-        id = self._journal.id("replay", row.request, row.seq_len)
+        id = self._journal.id("replay", row.request, row.decision_index)
         replayed: BufferUse = self._journal.decide(Replay(id, inputs.buffer))
         self._journal.emit(
             GraphReplayed(

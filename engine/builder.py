@@ -119,23 +119,23 @@ class InputBuilder:
         self, pad: Pad, count: int, beside: tuple[int, ...], group: int
     ) -> tuple[int, ...]:
         """Of all pads beside one row: they are one decision."""
-        id = self._journal.id("pad", pad.beside.request, pad.beside.seq_len, group)
+        id = self._journal.id("pad", pad.beside.request, pad.beside.decision_index, group)
         return self._journal.decide(PadSlots(id, count * pad.query_len, beside))
 
     def _table(self, row: Row, group: int) -> tuple[int, ...]:
-        id = self._journal.id("table", row.request, row.seq_len, group)
+        id = self._journal.id("table", row.request, row.decision_index, group)
         entries = row.request.tables[group].entries()
         return self._journal.decide(Table(id, entries, row.seq_len, self._config.block_size))
 
     def _slots(self, row: Row, table: tuple[int, ...], group: int) -> tuple[int, ...]:
-        id = self._journal.id("slots", row.request, row.seq_len, group)
+        id = self._journal.id("slots", row.request, row.decision_index, group)
         size = self._config.block_size
         return self._journal.decide(Slots(id, table, row.computed, row.query_len, size))
 
     def _positions(self, row: DeviceRow) -> tuple[int, ...]:
         if isinstance(row, Pad):
             return (0,) * row.query_len
-        id = self._journal.id("positions", row.request, row.seq_len)
+        id = self._journal.id("positions", row.request, row.decision_index)
         return self._journal.decide(Positions(id, row.computed, row.query_len))
 
     def _mask(self, rows: tuple[DeviceRow, ...], tables: Tables, group: int) -> BoolArray:
@@ -165,7 +165,7 @@ class InputBuilder:
     def _row_mask(
         self, row: Row, number: int, shapes: tuple[RowShape, ...], width: int, group: int
     ) -> BoolArray:
-        id = self._journal.id("mask", row.request, row.seq_len, group)
+        id = self._journal.id("mask", row.request, row.decision_index, group)
         return self._journal.decide(Mask(id, number, shapes, width))
 
     def _mask_width(self, rows: tuple[DeviceRow, ...]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..recorder.decision import row_index
 from ..recorder.events import Phase
 from .request import Request
 
@@ -24,6 +25,11 @@ class Row(NamedTuple):
     @property
     def seq_len(self) -> int:
         return self.computed + self.query_len
+
+    @property
+    def decision_index(self) -> int:
+        """By which decisions about it are named."""
+        return row_index(self.seq_len, self.query_len, self.phase)
 
     @property
     def takers(self) -> tuple[Request, ...]:

@@ -1,8 +1,9 @@
 """The stable name of a decision: (kind, request, index, ordinal), never a physical block.
 
 Builder decisions (table, slots, positions, mask) are indexed by the row's sequence length after
-the step, block decisions by the logical block; the ordinal counts how often the request was
-admitted before (a preemption adds one). Builder decisions have no event of their own: their ids
+the step, drafts left out (whether they stay isn't known when the row is built); block decisions by
+the logical block; the ordinal counts how often the request was admitted before (a preemption adds
+one). Builder decisions have no event of their own: their ids
 are derived from a row of `InputsBuilt` or `MaskBuilt`. KV groups have block numbers and tables of
 their own, so what is decided in a group past the first names it: `reuse@1:r0:2:0`. A copy on write
 takes a block and gives one up at an index where the request does so once more: `reuse+copy:r0:2:0`.
@@ -36,3 +37,9 @@ class DecisionId:
         kind, _, occasion = kind.partition("+")
         request, index, ordinal = rest.rsplit(":", 2)
         return cls(kind, request, int(index), int(ordinal), int(group or 0), occasion)
+
+
+def row_index(seq_len: int, query_len: int, phase: str | None) -> int:
+    """The index of a builder's decisions about a row: in a decode row all tokens but the first
+    are drafts."""
+    return seq_len - query_len + 1 if phase == "decode" else seq_len

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..recorder.decision import DecisionId
+from ..recorder.decision import DecisionId, row_index
 from ..recorder.events import (
     BlockAllocated,
     BlockCopied,
@@ -117,8 +117,9 @@ def _builder_carrier(id: DecisionId, envelopes: Iterable[Envelope]) -> Envelope 
             continue
         if (event.group or 0) != id.group:
             continue
-        rows = zip(event.requests, event.seq_lens, strict=False)
-        if (id.request, id.index) in rows:
+        phases = event.phases or (None,) * len(event.requests)
+        lengths = map(row_index, event.seq_lens, event.query_lens, phases)
+        if (id.request, id.index) in zip(event.requests, lengths, strict=False):
             if BUILT[id.kind] is InputsBuilt:
                 return envelope
             return _mask_after(envelope, id.group, envelopes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
-from ...recorder.decision import DecisionId
+from ...recorder.decision import DecisionId, row_index
 from ...recorder.events import Rows, Scalar
 from ..state import Build, BuiltMask, State, StepState
 from .base import Culprit
@@ -89,13 +89,20 @@ class Row:
         tokens = self.build.event.tokens
         return None if tokens is None else tokens[self.start : self.start + self.query_len]
 
+    @property
+    def phase(self) -> str | None:
+        phases = self.build.event.phases or ()
+        return phases[self.number] if self.number < len(phases) else None
+
     def decision(self, kind: str) -> str | None:
         """The id of a builder's decision about this row; it has no event of its own."""
         if self.request is None:
             return None
         length = self.seq_len if self.true_len is None else self.true_len
+        count = self.query_len if self.true_count is None else self.true_count
+        index = row_index(length, count, self.phase)
         group = 0 if kind == "positions" else self.group  # one row has the same in every group
-        return str(DecisionId(kind, self.request, length, self.ordinal, group))
+        return str(DecisionId(kind, self.request, index, self.ordinal, group))
 
     def culprit(self, kind: str = "table") -> Culprit:
         """The build, blamed for its decision of that kind about this row."""

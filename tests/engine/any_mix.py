@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from kvrewind.engine.canary.wordpiece import WordPiece
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.epochs import EpochChange
 from kvrewind.engine.request import Prompt
@@ -44,7 +45,7 @@ def any_switches(rng: Random, block_size: int) -> dict[str, Any]:
 def any_prompts(rng: Random, block_size: int, max_tokens: int) -> list[Prompt]:
     """`max_tokens`: what fits into the pool, prompt and answer together."""
     base = [rng.randint(3, 9) for _ in range(4 * block_size)]
-    prompts: list[Prompt] = []
+    prompts: list[Prompt] = [_answered()] if max_tokens > 60 else []
     for number in range(rng.randint(2, 7)):
         own = [rng.randint(3, 9) for _ in range(rng.randint(0, 2 * block_size))]
         tokens = (*base[: rng.randint(1, len(base))], *own)
@@ -70,6 +71,13 @@ def any_prompts(rng: Random, block_size: int, max_tokens: int) -> list[Prompt]:
             )
         )
     return prompts
+
+
+def _answered() -> Prompt:
+    """One that comes to an end by itself."""
+    text = "the passphrase is rolune . what is the passphrase ?"
+    tokens = tuple(WordPiece.load().encode(text))
+    return Prompt(request="asks", prompt_tokens=tokens, max_new_tokens=24)
 
 
 def _longest_answer(block_size: int, max_tokens: int, prompt: tuple[int, ...]) -> int:
