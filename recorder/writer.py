@@ -33,8 +33,12 @@ Observer = Callable[[Sequence[Envelope]], None]
 _EVENTS_PER_COMMIT = 2_000
 """Where draining a backlog pauses to commit: bounds what a kill can lose and the WAL's size."""
 
+_GATHER_S = 0.02
+"""How long steps are gathered before they are committed together. A commit a step costs as much
+as its events, where steps take less than a millisecond; and a thread that rests takes no turns
+from an engine that computes in Python."""
 
-_STEPS_BEHIND = 4
+_STEPS_BEHIND = 100
 """A writer that lags more steps than this is given a turn at each further one."""
 
 
@@ -77,6 +81,7 @@ class TraceWriter:
         self._open_step = 0
         self._next_seq = 0
         self._closed = False
+        self._closing = threading.Event()
         self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._chain = DigestChain()
         self._last: StepDigest | None = None
@@ -146,6 +151,7 @@ class TraceWriter:
                 if self._open:
                     self._hand_over()
                 self._steps.put(None)
+                self._closing.set()
         self._thread.join()
         self._engine.dispose()
 
@@ -173,8 +179,10 @@ class TraceWriter:
             self.busy_s = time.thread_time()
 
     def _next_batch(self) -> tuple[list[_Step], bool]:
-        """Waits for a step, then takes what else is there; False when it was the last."""
+        """Waits for a step, then takes what else comes soon; False when it was the last."""
         item = self._steps.get()
+        if item is not None:
+            self._closing.wait(_GATHER_S)
         batch: list[_Step] = []
         size = 0
         while item is not None:
