@@ -34,6 +34,11 @@ def copy_subject(group: int, block: int, generation: int) -> Subject:
     return ("copy", group, block, generation)
 
 
+def scrubbed_subject(group: int, block: int, generation: int) -> Subject:
+    """A generation that was overwritten because its count was wrong."""
+    return ("scrubbed", group, block, generation)
+
+
 def listed_subject(group: int, request: str, block: int) -> Subject:
     """A block that a request's table lists wrongly, at whatever index."""
     return ("listed", group, request, block)

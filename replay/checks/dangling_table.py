@@ -6,6 +6,7 @@ meanwhile (mini-sglang 142; vLLM 42273).
 
 from __future__ import annotations
 
+from ...recorder.events import BlockShared, Envelope
 from .base import Rule, Violation
 from .case import Case
 from .causes import block_subject, listed_subject, taken_subject
@@ -94,6 +95,36 @@ class DanglingTable(Rule):
         for bad in row.bad_entries:
             if bad.kind == "past-end":
                 case.causes.setdefault(entry_subject(row, bad), case.violations[-1])
+
+
+def forked_from_kept(
+    envelope: Envelope, event: BlockShared, case: Case, parent: str | None
+) -> Violation | None:
+    """A fork that takes over what its parent's table lists and the parent gave up."""
+    group = event.group or 0
+    if event.key is not None or parent is None:
+        return None
+    hold = case.hold(group, parent, event.index)
+    release = case.kept_release(group, parent, event.index, event.block)
+    if release is None or (hold is not None and hold.block == event.block):
+        return None
+    return Violation(
+        check=DanglingTable.slug,
+        fault_class=DanglingTable.fault_class,
+        variant="kept",
+        culprit=release,
+        seq=envelope.seq,
+        step=envelope.step,
+        explanation=(
+            f"{parent} released block {event.block} at index {event.index}, "
+            f"and {event.request} forked it from its table"
+        ),
+        block=event.block,
+        expected=hold.block if hold else None,
+        actual=event.block,
+        victim=event.request,
+        source=parent,
+    )
 
 
 def entry_subject(row: Row, bad: BadEntry) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Hold
 from .causes import cause_of_content, handed_subject, key_subject, listed_subject, taken_subject
 from .context import Mismatch
+from .dangling_table import forked_from_kept
 from .rows import StepRows
 
 ShareSubject = tuple[str, int, str, int, int, int]
@@ -99,7 +100,10 @@ class Identity(Rule):
             mismatch = case.context.mismatch(case.state, write, event.request, position, hold.epoch)
             if mismatch is None:
                 continue
-            if not self._is_explained(case, share, write, event.key):
+            kept = forked_from_kept(envelope, event, case, reader.added.parent)
+            if kept is not None:
+                case.report(kept, share)
+            elif not self._is_explained(case, share, write, event.key):
                 self._report(
                     case, envelope.seq, envelope.step, hold.culprit, share, write, mismatch,
                     slot, event.request,

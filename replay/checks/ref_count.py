@@ -11,6 +11,7 @@ from ...recorder.events import (
     BlockAllocated,
     BlockFreed,
     BlockReleased,
+    BlockScrubbed,
     BlockShared,
     Envelope,
     RequestFinished,
@@ -20,7 +21,7 @@ from ...recorder.events import (
 from ..state import Block
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
-from .causes import block_subject, handed_subject
+from .causes import block_subject, handed_subject, scrubbed_subject
 
 Name = tuple[int, int, int]
 """(group, block, generation)"""
@@ -35,6 +36,7 @@ class RefCount(Rule):
         BlockShared,
         BlockReleased,
         BlockFreed,
+        BlockScrubbed,
         RequestFinished,
         StepScheduled,
         RunEnded,
@@ -64,6 +66,8 @@ class RefCount(Rule):
                 self._released(envelope, event, case)
             case BlockFreed():
                 self._freed(envelope, event, case)
+            case BlockScrubbed():
+                self._scrubbed(event, case)
             case RequestFinished():
                 self._finished.setdefault(event.request, culprit_of(envelope))
             case StepScheduled() | RunEnded():
@@ -181,6 +185,13 @@ class RefCount(Rule):
                 block_subject(group, event.block, prior.generation), block=event.block,
                 expected=1, actual=2,
             )  # fmt: skip
+
+    def _scrubbed(self, event: BlockScrubbed, case: Case) -> None:
+        """A wrong count alone changes no content; what is done to a block that it freed does."""
+        name = event.group or 0, event.block, case.prior.generation
+        known = case.cause(block_subject(*name))
+        if known is not None:
+            case.causes.setdefault(scrubbed_subject(*name), known)
 
     def _is_astray(self, case: Case, group: int, number: int, block: Block, count: int) -> bool:
         """A holder too many, who released another block in this one's place."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .address import misplaced_subject
 from .base import Rule, Violation
 from .case import Case, Subject
-from .causes import copy_subject, handed_subject
+from .causes import copy_subject, handed_subject, scrubbed_subject
 from .rows import Row, StepRows
 
 
@@ -42,6 +42,7 @@ class UnwrittenRead(Rule):
                 misplaced_subject(row.group, str(row.request), problem.position),
                 handed_subject(*name),
                 copy_subject(*name),
+                scrubbed_subject(*name),
             )
             if explained is not None:
                 case.causes.setdefault(here, explained)

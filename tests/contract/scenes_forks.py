@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sound import Line, Part, Sound, lines, move, numbers, remove
+from sound import Line, Part, Sound, insert, lines, move, numbers, remove
 
 P, Q = tuple(numbers(11)), tuple(numbers(21))
 CHILDREN = ("a/1", "a/2")
@@ -140,6 +140,26 @@ def forks_in_both_groups() -> Sound:
     return t.done()
 
 
+def forked_behind_a_trim() -> Sound:
+    """The parent gave up what lies behind its window before its prompt ended; b was handed it."""
+    t = Sound(groups=2, windows=[None, 4])
+    _taken_in(t, (*P, *Q, 31, 32))
+    t.hold_all("a", [1, 2], [8, 9])
+    t.send(1, Part("a", 8)), t.land(1)
+    t.number = 2
+    t.drop("a", 0, group=1)
+    t.add("b", Q[:3]), t.hold_all("b", [6], [8])
+    t.hold_all("a", [None, None, 3], [None, None, 10])
+    t.send(2, Part("a"), Part("b", 3)), t.land(2, b=25)
+    t.number = 3
+    for child in CHILDREN:
+        t.fork(child, "a", 10)
+    t.send(3, Part("a"), Part("b"))
+    t.land(3, **{"a": 33, "a/1": 34, "a/2": 35, "b": 26})
+    t.end_of("a"), t.end_of("a/1"), t.end_of("a/2"), t.end_of("b")
+    return t.done()
+
+
 def _not_copied(t: Sound) -> Line:
     """a writes into the block that its children share."""
     for line in (
@@ -225,6 +245,15 @@ def _forked_from_another(t: Sound) -> Line:
     return share
 
 
+def _forked_from_a_table_that_was_not_trimmed(t: Sound) -> Line:
+    """The parent's table kept the entry, and a child takes it over with the others."""
+    share = lines(t, "BlockShared", request="a/1", block=9, group=1)[0]
+    insert(t, share | {"block": 8, "index": 0, "ref_count": 2}, before=share)
+    release = lines(t, "BlockReleased", request="a/1", block=9, group=1)[0]
+    insert(t, release | {"block": 8, "index": 0, "ref_count": 1}, before=release)
+    return lines(t, "BlockReleased", request="a", block=8, group=1)[0]
+
+
 SCENES = (
     three_samples,
     whole_blocks,
@@ -232,6 +261,7 @@ SCENES = (
     a_child_that_is_preempted,
     a_child_that_leaves_at_once,
     forks_in_both_groups,
+    forked_behind_a_trim,
 )
 
 TWINS = (
@@ -249,5 +279,12 @@ TWINS = (
         "F11",
     ),
     (forked_behind_the_last_chunk, _forked_from_another, "contaminated", "identity", "F01"),
+    (
+        forked_behind_a_trim,
+        _forked_from_a_table_that_was_not_trimmed,
+        "violated",
+        "dangling-table",
+        "F07",
+    ),
     (forks_in_both_groups, _copied_in_the_wrong_group, "violated", "exclusive-write", "F19"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sound import Line, Part, Sound, lines, move, numbers, remove
+from sound import Line, Part, Sound, insert, lines, move, numbers, remove
 
 P, Q, R = tuple(numbers(11)), tuple(numbers(21)), tuple(numbers(31))
 
@@ -315,6 +315,15 @@ def _scrubbed_after_the_copy(t: Sound) -> Line:
     return lines(t, "BlockCopied", destination=3)[0]
 
 
+def _freed_and_scrubbed_while_held(t: Sound) -> Line:
+    """A block with two holders is freed, and so overwritten: the count is what was wrong."""
+    before = lines(t, "StepScheduled", step=2)[0]
+    freed = {"kind": "BlockFreed", "step": 2, "block": 1, "cached": False}
+    insert(t, freed, before=before)
+    insert(t, {"kind": "BlockScrubbed", "step": 2, "block": 1, "how": "nan"}, before=before)
+    return freed
+
+
 def _handed_out_with_its_key(t: Sound) -> Line:
     remove(t, lines(t, "BlockUnregistered", block=0)[0])
     return lines(t, "BlockAllocated", block=0, request="b")[0]
@@ -343,5 +352,6 @@ TWINS = (
     (stored_and_loaded, _hit_of_what_was_evicted, "violated", "stale-index", "F02"),
     (scrubbed_when_handed_out, _scrubbed_between_its_steps, "violated", "unwritten-read", "F13"),
     (scrubbed_when_handed_out, _scrubbed_after_the_copy, "violated", "exclusive-write", "F19"),
+    (scrubbed_when_handed_out, _freed_and_scrubbed_while_held, "violated", "ref-count", "F06"),
     (handed_out_in_any_order, _handed_out_with_its_key, "violated", "stale-index", "F02"),
 )
