@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, chain, pairwise
 from typing import Any, cast
 
@@ -25,9 +25,8 @@ import numpy as np
 
 from .plain import small_enough
 
-_WIDTHS = ((1, "b", 1 << 7), (2, "h", 1 << 15), (3, "i", 1 << 31), (4, "q", 1 << 63))
-"""ext code, array typecode, first number that no longer fits."""
-_TYPECODES = {code: typecode for code, typecode, _ in _WIDTHS}
+_TYPECODES = {1: "b", 2: "h", 3: "i", 4: "q"}
+"""ext code -> array typecode, narrowest first."""
 _FLOATS, _TABLE, _BIG_INT = 5, 6, 7
 _TABLE_HEAD = struct.Struct("<BBI")
 
@@ -46,20 +45,26 @@ def _default(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} can't be stored")
 
 
+def value_packer() -> Callable[[Any], bytes]:
+    """Packs one msgpack value after the other, in the trace's dialect (integers of any width).
+    For one thread: it keeps its buffer."""
+    return cast(Callable[[Any], bytes], msgpack.Packer(default=_default).pack)
+
+
 def pack_value(value: Any) -> bytes:
-    """One msgpack value, in the trace's dialect (integers of any width)."""
-    return cast(bytes, msgpack.packb(value, default=_default))
+    """One value, as `value_packer` packs it."""
+    return value_packer()(value)
 
 
 def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
     """Raw integers of the smallest width that fits all. Raises ValueError beyond 64 bits."""
     numbers = values if isinstance(values, tuple) else tuple(values)
-    if not numbers:
-        return msgpack.ExtType(1, b"")
-    low, high = min(numbers), max(numbers)
-    for code, typecode, limit in _WIDTHS:
-        if -limit <= low and high < limit:
-            return msgpack.ExtType(code, _little_endian(array(typecode, numbers)).tobytes())
+    for code, typecode in _TYPECODES.items():
+        try:
+            packed = array(typecode, numbers)
+        except OverflowError:
+            continue
+        return msgpack.ExtType(code, _little_endian(packed).tobytes())
     raise ValueError("an integer in an array doesn't fit into 64 bits")
 
 

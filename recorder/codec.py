@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgpack
@@ -20,11 +21,11 @@ from .arrays import (
     pack_floats,
     pack_ints,
     pack_table,
-    pack_value,
     unpack_floats,
     unpack_ints,
     unpack_scalar,
     unpack_table,
+    value_packer,
 )
 from .errors import BadEvent
 from .events import KINDS, Event
@@ -60,6 +61,10 @@ class _Field(NamedTuple):
 class _Plan(NamedTuple):
     cls: type[Event]
     fields: tuple[_Field, ...]
+    stored: tuple[tuple[str, bool, bool, Callable[[Any], Any] | None], ...]
+    """Of each field: name, whether it is required, whether it is a float, and how it is packed."""
+    values: Callable[[Event], tuple[Any, ...]]
+    """The values of the fields, and of `unknown` behind them."""
     names: frozenset[str]
     unpack_request: Callable[[Any], Any] | None
     """None where the event has no such field, or has it in another shape."""
@@ -70,39 +75,48 @@ class _Plan(NamedTuple):
 # --- encode ---------------------------------------------------------------------------------------
 
 
+class Encoder:
+    """Encodes one event after the other, for one thread."""
+
+    def __init__(self) -> None:
+        self._pack = value_packer()
+
+    def encode(self, event: Event) -> Encoded:
+        """Canonical bytes of an event. Raises BadEvent for what a trace can't hold."""
+        plan = _plan(type(event))
+        try:
+            return self._encode(event, plan)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise BadEvent(type(event).__name__, str(error)) from error
+
+    def _encode(self, event: Event, plan: _Plan) -> Encoded:
+        packed: dict[str, Any] = {}
+        floats: dict[str, Any] = {}
+        values = plan.values(event)
+        for (name, required, is_float, pack), value in zip(plan.stored, values, strict=False):
+            if value is None and not required:
+                continue
+            packed[name] = value if pack is None else pack(value)
+            if is_float:
+                floats[name] = packed[name]
+        if event.unknown:
+            _add_unknown(packed, event.unknown, plan)
+        payload = exact = self._pack(packed)
+        if floats:
+            left = {name: value for name, value in packed.items() if name not in floats}
+            exact = self._pack(left)
+        return Encoded(
+            event.request if plan.unpack_request else None,  # type: ignore[attr-defined]
+            _pack_int(event.block) if plan.unpack_block else None,  # type: ignore[attr-defined]
+            payload,
+            exact,
+            self._pack(floats) if floats else b"",
+        )
+
+
 def encode(event: Event) -> Encoded:
-    """Canonical bytes of an event. Raises BadEvent for what a trace can't hold."""
-    plan = _plan(type(event))
-    try:
-        return _encode(event, plan)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadEvent(type(event).__name__, str(error)) from error
-
-
-def _encode(event: Event, plan: _Plan) -> Encoded:
-    packed: dict[str, Any] = {}
-    floats: dict[str, Any] = {}
-    for name, required, is_float, pack, _ in plan.fields:
-        value = getattr(event, name)
-        if value is None and not required:
-            continue
-        if pack is not None:
-            value = pack(value)
-        packed[name] = value
-        if is_float:
-            floats[name] = value
-    if event.unknown:
-        _add_unknown(packed, event.unknown, plan)
-    payload = exact = pack_value(packed)
-    if floats:
-        exact = pack_value({name: value for name, value in packed.items() if name not in floats})
-    return Encoded(
-        event.request if plan.unpack_request else None,  # type: ignore[attr-defined]
-        _pack_int(event.block) if plan.unpack_block else None,  # type: ignore[attr-defined]
-        payload,
-        exact,
-        pack_value(floats) if floats else b"",
-    )
+    """One event, as `Encoder.encode` does."""
+    return Encoder().encode(event)
 
 
 def _add_unknown(packed: dict[str, Any], unknown: Mapping[str, Any], plan: _Plan) -> None:
@@ -259,9 +273,12 @@ def _plan(cls: type[Event]) -> _Plan:
     specs = fields_of(cls)
     columns = {spec.name: _column(spec) for spec in specs if _is_column(spec)}
     stored = [spec for spec in specs if not _is_column(spec)]
+    fields = tuple(_field(spec) for spec in stored)
     return _Plan(
         cls=cls,
-        fields=tuple(_field(spec) for spec in stored),
+        fields=fields,
+        stored=tuple((f.name, f.required, f.is_float, f.pack) for f in fields),
+        values=attrgetter(*(f.name for f in fields), "unknown"),
         names=frozenset(spec.name for spec in specs),
         unpack_request=columns.get("request"),
         unpack_block=columns.get("block"),

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from .codec import Encoded, encode
+from .codec import Encoded, Encoder
 from .events import Envelope
 
 DIGEST_SIZE = 16
@@ -36,12 +36,13 @@ class DigestChain:
     def __init__(self) -> None:
         self._exact = b""
         self._floats = b""
+        self._pack = msgpack.Packer().pack
 
     def close_step(
         self, step: int, last_seq: int, events: Iterable[tuple[int, str, Encoded]]
     ) -> StepDigest:
         """`events`: step, kind and encoding of each, in order."""
-        pack = msgpack.Packer().pack
+        pack = self._pack
         exact = blake2b(self._exact, digest_size=DIGEST_SIZE)
         floats = blake2b(self._floats, digest_size=DIGEST_SIZE)
         for own_step, kind, encoded in events:
@@ -68,7 +69,7 @@ def by_step(envelopes: Iterable[Envelope]) -> Iterator[tuple[int, list[Envelope]
 
 def step_digests(envelopes: Iterable[Envelope]) -> Iterator[StepDigest]:
     """The digests that a trace of these envelopes holds."""
-    chain = DigestChain()
+    chain, encode = DigestChain(), Encoder().encode
     for step, group in by_step(envelopes):
         yield chain.close_step(
             step, group[-1].seq, ((e.step, e.kind, encode(e.event)) for e in group)

@@ -46,6 +46,8 @@ def small_enough(value: int) -> int:
 
 
 def _text(value: str) -> str:
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError:

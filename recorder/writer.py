@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from . import schema
-from .codec import encode
+from .codec import Encoder
 from .digest import DigestChain, StepDigest
 from .errors import BadInput, RecordingFailed
 from .events import Envelope, Event, RunEnded
@@ -84,6 +84,7 @@ class TraceWriter:
         self._closing = threading.Event()
         self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._chain = DigestChain()
+        self._encoder = Encoder()
         self._last: StepDigest | None = None
         self._committed_events = 0
         self._saw_end = False
@@ -210,7 +211,7 @@ class TraceWriter:
             raise FileNotFoundError(_GONE)
 
     def _encode(self, step: _Step, rows: list[tuple[Any, ...]]) -> StepDigest:
-        encoded_events = []
+        encoded_events, encode = [], self._encoder.encode
         for seq, own_step, t_ns, rank, event in step.envelopes:
             kind = type(event).__name__
             encoded = encode(event)
