@@ -17,6 +17,7 @@ BoolArray = NDArray[np.bool_]
 Layout = Literal["packed", "padded-left", "padded-right", "dense"]
 MaskKeys = Literal["pool", "per_row", "concatenated"]
 ScrubHow = Literal["zero", "nan"]
+WriteKind = Literal["prefill", "decode", "draft", "pad"]
 
 
 class BlockCopy(NamedTuple):
@@ -154,20 +155,34 @@ class StepInputs:
 
     def written(self) -> Iterator[SlotsWritten]:
         """The KV that the device writes in this step, one event a kind of write and KV group."""
-        kinds = self._write_kinds()
-        rows = self.row_of_token
+        rows, kinds = self.row_of_token, None
         for number, group in enumerate(self.groups):
+            if self._writes_one_kind and group.slot_mapping.min() >= 0:
+                yield self._written(self.phases[0], number, rows, slice(None))
+                continue
+            kinds = self._write_kinds() if kinds is None else kinds
             for kind in ("prefill", "decode", "draft", "pad"):
                 chosen = np.flatnonzero((kinds == kind) & (group.slot_mapping >= 0))
                 if len(chosen):
-                    yield SlotsWritten(
-                        write=kind,
-                        requests=tuple(self.requests[i] for i in rows[chosen].tolist()),
-                        positions=tuple(self.positions[chosen].tolist()),
-                        tokens=tuple(self.tokens[chosen].tolist()),
-                        slots=tuple(group.slot_mapping[chosen].tolist()),
-                        group=number or None,
-                    )
+                    yield self._written(kind, number, rows, chosen)
+
+    def _written(
+        self, kind: WriteKind, group: int, rows: IntArray, chosen: IntArray | slice
+    ) -> SlotsWritten:
+        """`rows` [T], `chosen`: which of the T tokens."""
+        return SlotsWritten(
+            write=kind,
+            requests=tuple([self.requests[i] for i in rows[chosen].tolist()]),
+            positions=tuple(self.positions[chosen].tolist()),
+            tokens=tuple(self.tokens[chosen].tolist()),
+            slots=tuple(self.groups[group].slot_mapping[chosen].tolist()),
+            group=group or None,
+        )
+
+    @property
+    def _writes_one_kind(self) -> bool:
+        """As steps of decode rows do: no drafts, no pads, one phase."""
+        return len(set(self.phases)) == 1 and None not in self.requests and not self.drafts.any()
 
     def _write_kinds(self) -> NDArray[np.str_]:
         """[T] prefill, decode, draft or pad."""
@@ -188,4 +203,4 @@ def _ragged(tables: IntArray, seq_lens: IntArray) -> tuple[tuple[int, ...], ...]
         return ((),) * len(tables)
     lengths = (tables >= 0).cumsum(axis=1).argmax(axis=1) + 1
     lengths[seq_lens == 0] = 0
-    return tuple(tuple(row[:n]) for row, n in zip(tables.tolist(), lengths.tolist(), strict=True))
+    return tuple([tuple(row[:n]) for row, n in zip(tables.tolist(), lengths.tolist(), strict=True)])
