@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from builders import Trace
-from kvrewind.engine.kv_dtype import vector_bytes
 from kvrewind.recorder.events import RunStarted
 from kvrewind.replay.kv_footprint import Footprint
 
@@ -73,13 +72,6 @@ def test_the_type_of_the_cache_counts_and_not_that_of_the_weights(
     of = footprint(layers=2, kv_heads=3, head_dim=5, dtype=dtype, kv_dtype=kv_dtype)
     assert of.bytes_per_token == size
     assert of.bytes_per_block == 16 * size
-
-
-@pytest.mark.parametrize("kv_dtype", ["auto", "float16", "bfloat16", "int8", "int4"])
-@pytest.mark.parametrize("dim", [1, 5, 64])
-def test_the_engine_stores_what_is_counted(kv_dtype: str, dim: int) -> None:
-    counted = footprint(head_dim=dim, dtype="float32", kv_dtype=kv_dtype).bytes_per_token
-    assert counted == 2 * vector_bytes(kv_dtype, "float32", dim)
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "float16", "bfloat16", "int8", "int4"])
