@@ -17,6 +17,10 @@ MOST_SAMPLES = 16384
 """As in vLLM (VLLM_MAX_N_SEQUENCES): beyond it `n` is a slip of the pen."""
 
 
+LAST_STEP = 10**12
+"""No run gets there; steps, too, must have room in 64 bits, with a run behind the last arrival."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """`allowed` ends the sentence "give ..."."""
@@ -119,7 +123,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "pin": Rule("true or false", lambda v: type(v) is bool),
     "retention": Rule("a whole number; higher stays longer", _integer(-LARGEST)),
-    "arrival_step": Rule("a whole number from 1", _integer(1)),
+    "arrival_step": Rule(f"a whole number from 1 to {LAST_STEP}", _integer(1, LAST_STEP)),
     "arrival_s": Rule("a number of seconds from 0", _optional(lambda v: is_number(v, 0))),
     "abort_step": _COUNT,
     "ignore_eos": Rule("true or false", lambda v: type(v) is bool),

@@ -82,6 +82,7 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
         ('{"prompt": "a", "max_new_tokens": 0}', "max_new_tokens can't be 0"),
         ('{"prompt": "a", "max_new_tokens": true}', "max_new_tokens can't be true"),
         ('{"prompt": "a", "arrival_step": null}', "arrival_step can't be null"),
+        ('{"prompt": "a", "arrival_step": 9223372036854775807}', "from 1 to 1000000000000"),
         ('{"prompt": "a", "arrival_s": -0.1}', "arrival_s can't be -0.1"),
         ('{"prompt": "a", "arrival_s": NaN}', "arrival_s can't be NaN"),
         ('{"prompt": "a", "arrival_s": 1, "arrival_step": 2}', "not both"),
