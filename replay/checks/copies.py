@@ -6,7 +6,7 @@ from ...recorder.events import BlockCopied, Envelope
 from ..state import Holder
 from .base import Culprit, Violation, culprit_of
 from .case import Case
-from .causes import copy_subject, handed_subject
+from .causes import copy_subject, handed_subject, scrubbed_subject
 from .contents import SlotProblem
 from .context import Mismatch
 from .rows import Row, StepRows
@@ -30,6 +30,13 @@ class Copies:
         holder = block.holders[0] if block.holders else None
         culprit = culprit_of(envelope, holder.request if holder else None)
         self._made.setdefault(name, culprit)
+        source = group, event.source, pool.block(event.source).generation
+        known = case.cause(
+            *(of(*source) for of in (handed_subject, scrubbed_subject, copy_subject))
+        )
+        if known is not None:  # what is copied is wrong already
+            case.causes.setdefault(copy_subject(*name), known)
+            return
         awaited = self._awaited.pop(name, None)
         if awaited is not None:
             awaited.culprit, awaited.variant = culprit, "copied-late"
@@ -83,6 +90,8 @@ class Copies:
         hold, write = problem.hold, problem.write
         if hold is None or case.cause(handed_subject(*name), copy_subject(*name)) is not None:
             return
+        if hold.key is not None:
+            return  # right or wrong for whom it was copied: this row has it by a share
         if problem.mismatch is not None and write is not None and write.kind == "copy":
             self._report_wrong(
                 case, row.build.seq, step.step, self._made.get(name) or hold.culprit, name,

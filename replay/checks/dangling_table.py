@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...recorder.events import BlockShared, Envelope
 from .base import Rule, Violation
 from .case import Case
-from .causes import block_subject, listed_subject, taken_subject
+from .causes import block_subject, handed_subject, listed_subject, taken_subject
 from .rows import Row, StepRows
 from .tables import BadEntry
 
@@ -41,6 +41,8 @@ class DanglingTable(Rule):
                 bad.release is None or taken.culprit.seq > bad.release.seq
             )
             known = taken if is_later else None
+        if known is None and bad.block is None:
+            known = _cause_of_hole(case, row, bad)
         listed = listed_subject(row.group, request, bad.block) if bad.block is not None else entry
         if known is not None:
             case.causes.setdefault(entry, known)
@@ -129,6 +131,17 @@ def forked_from_kept(
 
 def entry_subject(row: Row, bad: BadEntry) -> tuple[object, ...]:
     return ("entry", row.group, row.request, bad.at, bad.block)
+
+
+def _cause_of_hole(case: Case, row: Row, bad: BadEntry) -> Violation | None:
+    """What accounts for a hole: the block that stood there was handed out while it was held."""
+    pool = case.state.pool(row.group)
+    for group, request, index, block in case.releases:
+        if (group, request, index) == (row.group, row.request, bad.at):
+            known = case.cause(handed_subject(group, block, pool.block(block).generation))
+            if known is not None:
+                return known
+    return None
 
 
 def _present_holder(case: Case, group: int, block: int | None) -> str | None:

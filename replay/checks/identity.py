@@ -23,7 +23,14 @@ from ...recorder.events import (
 from ..writes import Write
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Hold
-from .causes import cause_of_content, handed_subject, key_subject, listed_subject, taken_subject
+from .causes import (
+    block_subject,
+    cause_of_content,
+    handed_subject,
+    key_subject,
+    listed_subject,
+    taken_subject,
+)
 from .context import Mismatch
 from .dangling_table import forked_from_kept
 from .rows import StepRows
@@ -67,7 +74,7 @@ class Identity(Rule):
                 hold, write, mismatch = problem.hold, problem.write, problem.mismatch
                 if hold is None or hold.key is None or write is None or mismatch is None:
                     continue
-                if write.kind in ("copy", "transfer"):
+                if write.kind == "transfer":
                     continue
                 share = share_subject(row.group, str(row.request), hold)
                 if not self._is_explained(case, share, write, hold.key):
@@ -90,6 +97,7 @@ class Identity(Rule):
             return
         pool = case.state.pool(group)
         end = reader.taken_over if event.key is None and reader.added.parent else None
+        kept = forked_from_kept(envelope, event, case, reader.added.parent)
         for offset, slot in enumerate(pool.slots_of(event.block)):
             position = event.index * pool.block_size + offset
             if not case.state.is_written(group, slot) or (end is not None and position >= end):
@@ -100,7 +108,6 @@ class Identity(Rule):
             mismatch = case.context.mismatch(case.state, write, event.request, position, hold.epoch)
             if mismatch is None:
                 continue
-            kept = forked_from_kept(envelope, event, case, reader.added.parent)
             if kept is not None:
                 case.report(kept, share)
             elif not self._is_explained(case, share, write, event.key):
@@ -109,6 +116,9 @@ class Identity(Rule):
                     slot, event.request,
                 )  # fmt: skip
             return
+        if kept is not None:  # nothing wrong is in it yet
+            kept.is_reported = False
+            case.causes.setdefault(share, kept)
         self._judge_parent(envelope, event, case, group, hold, share)
 
     def _judge_parent(
@@ -200,8 +210,15 @@ class Identity(Rule):
         if not indices or indices[0] == 0:
             return ()
         before = case.hold(group, event.request, indices[0] - 1)
-        if before is None or case.cause(share_subject(group, event.request, before)):
+        if before is None:
             return ()
+        block = group, before.block, before.generation
+        if case.cause(
+            share_subject(group, event.request, before),
+            block_subject(*block),
+            handed_subject(*block),
+        ):
+            return ()  # whose keys it has is part of that incident
         return case.state.pool(group).block(before.block).keys
 
     def _loaded(self, envelope: Envelope, event: TransferStarted, case: Case) -> None:

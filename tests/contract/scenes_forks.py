@@ -160,6 +160,31 @@ def forked_behind_a_trim() -> Sound:
     return t.done()
 
 
+def a_copied_block_that_is_shared() -> Sound:
+    """a filled up its copy, which c's prompt has as well."""
+    t = Sound()
+    _taken_in(t, (*P, 15, 16))
+    t.hold_all("a", [1, 2])
+    for child in CHILDREN:
+        t.fork(child, "a", 6)
+    t.run(1, Part("a", 6), **{"a": 17, "a/1": 18, "a/2": 19})
+    t.publish("a", 0, "k0")
+    t.number = 2
+    t.own_copy("a", 1, 3, 2), t.own_copy("a/1", 1, 4, 2)
+    t.run(2, Part("a"), Part("a/1"), **{"a": 20, "a/1": 21})
+    t.end_of("a/1", "eos")
+    t.run(3, Part("a"), Part("a/2"), **{"a": 22, "a/2": 23})
+    t.publish("a", 1, "k1")
+    t.number = 4
+    t.hold_all("a", [None, None, 5])
+    t.add("c", (*P, 15, 16, 17, 20, 41))
+    t.lookup("c", ["k0", "k1"], [1, 3])
+    t.hit("c", 0, 1, keys=["k0", "k1"]), t.hold_all("c", [None, None, 6])
+    t.run(4, Part("a"), Part("c"), a=24, c=42)
+    t.end_of("a"), t.end_of("a/2"), t.end_of("c")
+    return t.done()
+
+
 def _not_copied(t: Sound) -> Line:
     """a writes into the block that its children share."""
     for line in (
@@ -245,6 +270,12 @@ def _forked_from_another(t: Sound) -> Line:
     return share
 
 
+def _copied_block_for_another_prompt(t: Sound) -> Line:
+    """c's prompt differs from what was copied: the copy was right, the share is not."""
+    lines(t, "RequestAdded", request="c")[0]["prompt_tokens"][5] = 99
+    return lines(t, "BlockShared", request="c", block=3)[0]
+
+
 def _forked_from_a_table_that_was_not_trimmed(t: Sound) -> Line:
     """The parent's table kept the entry, and a child takes it over with the others."""
     share = lines(t, "BlockShared", request="a/1", block=9, group=1)[0]
@@ -262,6 +293,7 @@ SCENES = (
     a_child_that_leaves_at_once,
     forks_in_both_groups,
     forked_behind_a_trim,
+    a_copied_block_that_is_shared,
 )
 
 TWINS = (
@@ -285,6 +317,13 @@ TWINS = (
         "violated",
         "dangling-table",
         "F07",
+    ),
+    (
+        a_copied_block_that_is_shared,
+        _copied_block_for_another_prompt,
+        "contaminated",
+        "identity",
+        "F01",
     ),
     (forks_in_both_groups, _copied_in_the_wrong_group, "violated", "exclusive-write", "F19"),
 )
