@@ -613,3 +613,14 @@ def test_a_request_that_is_preempted_after_it_was_scheduled_has_no_row() -> None
     t.build([a]), t.mask([a]), t.event("StepDispatched"), t.write([a]), t.event("StepCompleted")
     t.end()
     clean(t)
+
+
+def test_a_block_given_up_behind_the_window_and_handed_out_again_to_the_same_request() -> None:
+    """The entry behind the window stays in the table, and is a block that the request holds."""
+    t = Trace(windows=[4])
+    t.step(1, t.admit(1, "a", P + Q, [1, 2]), window=4, sampled={"a": 15})
+    t.number = 2
+    t.release(1, "a", 0, 0), t.free(1), t.alloc(1, "a", 2)
+    t.step(2, decode("a", 15, (1, 2, 1), 8), keys="pool", window=4, sampled={"a": 16})
+    t.end()
+    clean(t)
