@@ -27,7 +27,7 @@ class OwnTexts:
         self._block_size = block_size
         self._lanes: dict[str, int] = {}
         self._unused = list(range(_LANES, NO_LANE, -1))
-        self._lengths = np.zeros(_LANES + 1, dtype=np.int64)
+        self.lengths = np.zeros(_LANES + 1, dtype=np.int64)
         """[lanes] how many of the request's tokens are worked out."""
         self._contents = np.zeros(_LANES + 1, dtype=np.uint64)
         """[lanes] content of all these tokens."""
@@ -48,7 +48,7 @@ class OwnTexts:
         self, requests: Sequence[Request | None], lanes: IntArray, starts: IntArray
     ) -> Contents:
         """[R] the content of each request's first `starts` tokens."""
-        for row in np.flatnonzero(self._lengths[lanes] != starts).tolist():
+        for row in np.flatnonzero(self.lengths[lanes] != starts).tolist():
             request = requests[row]
             if request is not None:
                 self.work_out(request, int(lanes[row]), int(starts[row]))
@@ -56,7 +56,7 @@ class OwnTexts:
 
     def extend(self, lanes: IntArray, lengths: IntArray, contents: Contents) -> None:
         """[R] these texts go on by one token each, to these lengths and contents."""
-        self._lengths[lanes] = lengths
+        self.lengths[lanes] = lengths
         self._contents[lanes] = contents
         full = np.flatnonzero(lengths % self._block_size == 0)
         if len(full):
@@ -78,7 +78,7 @@ class OwnTexts:
     def work_out(self, request: Request, lane: int, length: int) -> None:
         """From what is known before `length`, or as far as the request has tokens."""
         size = self._block_size
-        start = int(self._lengths[lane])
+        start = int(self.lengths[lane])
         at = self._contents[lane]
         if start > length or start == 0:
             start = max(min(start, length), 0) // size * size
@@ -87,7 +87,7 @@ class OwnTexts:
         end = start + len(contents)
         self.make_room(end // size)
         self.ends[lane, start // size : end // size] = contents[size - 1 - start % size :: size]
-        self._lengths[lane] = end
+        self.lengths[lane] = end
         self._contents[lane] = contents[-1] if len(contents) else at
 
     def _take_lanes(self, requests: Sequence[Request]) -> None:
@@ -100,13 +100,13 @@ class OwnTexts:
             self._double()
         for name in missing:
             lane = self._lanes[name] = self._unused.pop()
-            self._lengths[lane] = 0
+            self.lengths[lane] = 0
             self._contents[lane] = _root(needed[name].prompt)
 
     def _double(self) -> None:
         lanes = len(self.ends)
         self._unused.extend(range(2 * lanes - 1, lanes - 1, -1))
-        self._lengths = np.concatenate((self._lengths, np.zeros_like(self._lengths)))
+        self.lengths = np.concatenate((self.lengths, np.zeros_like(self.lengths)))
         self._contents = np.concatenate((self._contents, np.zeros_like(self._contents)))
         self.ends = np.concatenate((self.ends, np.zeros_like(self.ends)))
 
@@ -114,7 +114,7 @@ class OwnTexts:
 def colour(adds: Contents, prompt: Prompt, positions: IntArray) -> None:
     """[T] tokens of a request: its extra keys change what the token where each begins adds."""
     for position, key in prompt.extra_keys:
-        adds[positions == position] += _salt("extra key", key)
+        adds[positions == position] += _salt("extra key", position, key)
 
 
 def _added(prompt: Prompt, tokens: Sequence[int], start: int) -> Contents:
@@ -128,9 +128,9 @@ def _added(prompt: Prompt, tokens: Sequence[int], start: int) -> Contents:
 
 def _root(prompt: Prompt) -> np.uint64:
     """The content before the first token."""
-    return np.uint64(0) if prompt.adapter is None else _salt("adapter", prompt.adapter)
+    return np.uint64(0) if prompt.adapter is None else _salt("adapter", 0, prompt.adapter)
 
 
-def _salt(what: str, key: str | int) -> np.uint64:
-    digest = blake2b(repr((what, key)).encode(), digest_size=8).digest()
+def _salt(what: str, position: int, key: str | int) -> np.uint64:
+    digest = blake2b(repr((what, position, key)).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))

@@ -173,6 +173,7 @@ class SymbolicRunner:
         lanes, last = step.lanes[rows], lengths - 1
         block, offset = last // self._block_size, last % self._block_size
         right = (lanes != NO_LANE) & (step.indices[behind] == last)
+        right &= block * self._block_size <= self._texts.lengths[lanes]  # not so behind drafts
         samples = np.arange(len(rows))
         longest = int(block.max(initial=0))
         self._texts.make_room(longest)
