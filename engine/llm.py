@@ -13,6 +13,7 @@ from .config import EngineConfig
 from .decisions import Policy
 from .engine import Engine
 from .faults.registry import policy_of
+from .kv_dtype import layer_dtypes
 from .models import load_model
 from .request import Prompt
 from .runner import Runner
@@ -62,6 +63,9 @@ class SymbolicModel:
         return self._tokenizer.piece(token)
 
     def runner(self, config: EngineConfig) -> Runner:
+        """Raises `BadSwitch` for a `kv_dtype` that lists another number of layers than it has:
+        one a KV group."""
+        layer_dtypes(config.kv_dtype, len(self._windows))
         return SymbolicRunner(config, self._tokenizer, name=self.name, windows=self._windows)
 
 

@@ -20,6 +20,7 @@ from kvrewind.engine.attention.quantize import (  # noqa: E402
 )
 from kvrewind.engine.config import BadSwitch, EngineConfig  # noqa: E402
 from kvrewind.engine.kv_dtype import layer_dtypes  # noqa: E402
+from kvrewind.engine.llm import open_model  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -106,3 +107,10 @@ def test_a_list_of_another_length_than_the_model_is_refused(listed):
 def test_an_unknown_data_type_is_refused_with_those_allowed(value):
     with pytest.raises(BadSwitch, match=r"kv_dtype must be auto, .*int4.*a comma list"):
         EngineConfig(kv_dtype=value)
+
+
+def test_the_simulator_refuses_a_list_of_more_layers_than_it_has():
+    model = open_model("symbolic-windows", EngineConfig())
+    model.runner(EngineConfig(kv_dtype="int8,int4"))
+    with pytest.raises(BadSwitch, match="kv_dtype lists 3 layers and the model has 2"):
+        model.runner(EngineConfig(kv_dtype="int8,int4,int8"))
