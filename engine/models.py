@@ -158,8 +158,8 @@ def load_model(name_or_path: str, config: EngineConfig) -> LoadedModel:
     if path is None or not path.exists():
         raise MissingModel(
             f"--model {name_or_path}: neither a model known by name ({CANARY}, {SMOLLM2}, "
-            "symbolic) nor a directory here; models are never downloaded, so give the path of "
-            "a directory with config.json and its weights"
+            "symbolic, symbolic-windows) nor a directory here; models are never downloaded, so "
+            "give the path of a directory with config.json and its weights"
         )
     if path.is_dir():
         return LoadedModel(name_or_path, path, config)
