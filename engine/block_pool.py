@@ -171,7 +171,8 @@ class BlockPool:
         assert own is not None
         copy = BlockCopy(block_id, own, slots, self.group)
         self._copy(copy, str(question.id))
-        self._let_go(shared, request, index, lives_on=False, occasion="copy")
+        if (request.name, index) in shared.holders:
+            self._let_go(shared, request, index, lives_on=False, occasion="copy")
 
     def release(self, request: Request, index: int) -> None:
         """A request that lives on gives up one block, and its table entry."""
