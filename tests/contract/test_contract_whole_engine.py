@@ -4,7 +4,15 @@ event."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
+from kvrewind.engine.config import BadSwitch
+from kvrewind.engine.engine import DidNotFinish
+from kvrewind.engine.faults.base import Fault
+from kvrewind.engine.faults.registry import FAULTS, with_implied
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.check import check
 from kvrewind.replay.recording import Recording
@@ -34,3 +42,18 @@ def test_any_mix_is_clean_folds_to_the_engines_state_and_runs_again(mix: Mix) ->
     assert report.missing == ()
     again = Reexecutor(Recording.of(sink.envelopes), mix.model).run()
     assert first_divergence(sink.envelopes, again.envelopes, bits=True) is None
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@settings(max_examples=10, deadline=None)
+@given(mix=mixes())
+def test_in_any_mix_one_planted_fault_is_the_class_of_every_root(fault: Fault, mix: Mix) -> None:
+    try:
+        config = with_implied(replace(mix.config, faults=(fault.name,)))
+    except BadSwitch:
+        return
+    sink, broken = MemorySink(), replace(mix, config=config)
+    with suppress(DidNotFinish):
+        engine_of(broken, sink)[0].run(MOST_STEPS)
+    report = check(sink.envelopes)
+    assert {root.fault_class for root in report.roots} <= {fault.fault_class}
