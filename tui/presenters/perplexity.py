@@ -62,6 +62,7 @@ def plot(entries: Sequence[Compared], title: str, width: int) -> str:
 
     plotext.clear_figure()
     plotext.theme("clear")
+    plotext.limit_size(False, False)  # the width is ours to say, also in a pipe
     plotext.plotsize(width, PLOT_HEIGHT)
     for kv_dtype, points in _curves(entries):
         lengths, added = zip(*points, strict=True)
