@@ -82,7 +82,7 @@ def record(
         canary, smollm2, the path of a transformers model, or without weights symbolic or
         symbolic-windows (which has two KV groups).
     prompts
-        Plain text with one prompt a line; JSON lines with `prompt` or `prompt_tokens` and any of the
+        Plain text with one prompt a line; JSON lines with prompt or prompt_tokens and any of the
         fields in docs/engine.md (tenant, priority, n, arrival_step, ...); or a Mooncake request
         trace (known by its fields: timestamp, input_length, output_length, hash_ids).
     scenario
