@@ -43,14 +43,17 @@ class DigestChain:
     ) -> StepDigest:
         """`events`: step, kind and encoding of each, in order."""
         pack = self._pack
-        exact = blake2b(self._exact, digest_size=DIGEST_SIZE)
-        floats = blake2b(self._floats, digest_size=DIGEST_SIZE)
+        parts, floats = [self._exact], [self._floats]
         for own_step, kind, encoded in events:
-            exact.update(pack((own_step, kind, encoded.request, encoded.block, encoded.exact)))
+            parts.append(pack((own_step, kind, encoded.request, encoded.block, encoded.exact)))
             if encoded.floats:
-                floats.update(pack((kind, encoded.floats)))
-        self._exact, self._floats = exact.digest(), floats.digest()
+                floats.append(pack((kind, encoded.floats)))
+        self._exact, self._floats = _digest(parts), _digest(floats)
         return StepDigest(step, last_seq, self._exact, self._floats)
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    return blake2b(b"".join(parts), digest_size=DIGEST_SIZE).digest()
 
 
 def by_step(envelopes: Iterable[Envelope]) -> Iterator[tuple[int, list[Envelope]]]:
