@@ -116,7 +116,7 @@ def crowds(draw: st.DrawFn) -> list[Prompt]:
 
 
 @pytest.mark.parametrize("fault", [fault.name for fault in FAULTS])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(prompts=crowds(), num_blocks=st.integers(12, 24))
 def test_in_any_crowd_the_culprit_is_of_the_planted_kind_and_enough_alone(
     fault: str, prompts: list[Prompt], num_blocks: int
