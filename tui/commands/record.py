@@ -65,8 +65,9 @@ def record(
 ) -> int:
     """Record a run of the paged-cache engine.
 
-    Without --prompts it runs the default workload: eight customers with a passphrase each. Exit
-    status 1: a step raised, and its requests failed; the trace is whole, and says why.
+    Without --prompts it runs the default workload: eight customers with a passphrase each, in 22
+    blocks, which are a little too few. Exit status 1: a step raised, and its requests failed; the
+    trace is whole, and says why.
 
     For example:
 
