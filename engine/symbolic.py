@@ -109,15 +109,17 @@ class SymbolicRunner:
                 if request is not None:
                     part = slice(firsts[row], ends[row])
                     colour(adds[part], request.prompt, positions[part])
+            if len(adds) == len(before):  # a token a row
+                return before + adds, before
             sums = adds.cumsum()
             sums += (before - (sums - adds)[firsts])[row_of]
             return sums, sums - adds
 
         given, before_given = contents(inputs.tokens, inputs.positions)
         true = _true_tokens(inputs, requests, starts, ends)
-        is_right = (true == inputs.tokens) & (indices == inputs.positions)
-        is_right |= (lanes == NO_LANE)[row_of]
-        own = given if is_right.all() else contents(true, indices)[0]
+        is_wrong = (true != inputs.tokens) | (indices != inputs.positions)
+        is_wrong &= (lanes != NO_LANE)[row_of]
+        own = contents(true, indices)[0] if is_wrong.any() else given
         step = _Step(
             inputs=inputs,
             requests=requests,
@@ -138,6 +140,9 @@ class SymbolicRunner:
         inputs = step.inputs
         is_next = (inputs.query_lens == 1) & (inputs.drafts == 0) & (true[firsts] >= 0)
         is_live = step.lanes != NO_LANE
+        if len(true) == len(firsts) and is_next.all() and is_live.all():
+            self._texts.extend(step.lanes, step.indices + 1, step.own)
+            return
         rows = np.flatnonzero(is_next & is_live)
         self._texts.extend(step.lanes[rows], step.indices[firsts[rows]] + 1, step.own[firsts[rows]])
         for row in np.flatnonzero(~is_next & is_live).tolist():
