@@ -23,6 +23,10 @@ class Pad:
     def seq_len(self) -> int:
         return 0
 
+    @property
+    def drafts(self) -> tuple[int, ...]:
+        return ()
+
 
 DeviceRow = Row | Pad
 
