@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import msgpack
@@ -58,7 +58,7 @@ def pack_value(value: Any) -> bytes:
 
 def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
     """Raw integers of the smallest width that fits all. Raises ValueError beyond 64 bits."""
-    numbers = values if isinstance(values, tuple) else tuple(values)
+    numbers = values if isinstance(values, (tuple, list)) else tuple(values)
     for code, typecode in _TYPECODES.items():
         try:
             packed = array(typecode, numbers)
@@ -74,7 +74,10 @@ def pack_floats(values: Iterable[float]) -> msgpack.ExtType:
 
 def pack_table(rows: tuple[tuple[int, ...], ...]) -> msgpack.ExtType:
     lengths = pack_ints(tuple(map(len, rows)))
-    flat = pack_ints(tuple(chain.from_iterable(rows)))
+    numbers: list[int] = []
+    for row in rows:
+        numbers += row
+    flat = pack_ints(numbers)
     head = _TABLE_HEAD.pack(lengths.code, flat.code, len(rows))
     return msgpack.ExtType(_TABLE, head + lengths.data + flat.data)
 
