@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..recorder.events import DraftVerified, TokensSampled
-from .decisions import Retire, Rollback
 from .flight import Flight
 from .journal import Journal
 from .outcome import Chosen, by_row, chosen_tokens, verify
 from .pieces import Pieces
 from .pipeline import Pipeline
+from .questions import Retire, Rollback
 from .request import FinishReason, Request, Status
 from .rows import Row
 from .runner import StepOutput
@@ -89,13 +89,20 @@ class Accountant:
         """Tokens are appended, full blocks published, requests that are done finished."""
         live = [row for row in flight.rows if row.request.status is not Status.FINISHED]
         self._append(flight, output)
-        for row in live:
-            self._scheduler.publish(row, min(row.seq_len, row.request.computed))
+        self._scheduler.publish(live)
         for row in flight.rows:
-            for request in (row.request, *row.forks):
-                reason = self._finish_reason(request)
-                if reason is not None and request.status is not Status.FINISHED:
-                    self.finish(request, reason)
+            self._finish_if_done(row.request)
+            for fork in row.forks:
+                self._finish_if_done(fork)
+
+    def _finish_if_done(self, request: Request) -> None:
+        prompt, sampled = request.prompt, request.num_sampled
+        if not sampled or request.status is Status.FINISHED:
+            return
+        if not prompt.ignore_eos and request.tokens[-1] in self._eos:
+            self.finish(request, "eos")
+        elif sampled >= prompt.max_new_tokens:
+            self.finish(request, "length")
 
     def _append(self, flight: Flight, output: StepOutput) -> None:
         requests, taken, positions = self._requests, list[Chosen](), list[int]()
@@ -138,14 +145,6 @@ class Accountant:
             Rollback(id, row.computed, row.drafts, verified.accepted)
         )
         return verified.taken
-
-    def _finish_reason(self, request: Request) -> FinishReason | None:
-        prompt, sampled = request.prompt, request.num_sampled
-        if not sampled:
-            return None
-        if not prompt.ignore_eos and request.tokens[-1] in self._eos:
-            return "eos"
-        return "length" if sampled >= prompt.max_new_tokens else None
 
 
 def _sampled(taken: Sequence[Chosen], positions: Sequence[int]) -> TokensSampled:

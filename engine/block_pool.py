@@ -25,7 +25,12 @@ from ..recorder.events import (
 from .block import Block
 from .block_table import BlockTable
 from .content import Content
-from .decisions import (
+from .free_queue import LOWEST, FreeQueue, Rank
+from .inputs import BlockCopy, BlockMove, BlockScrub, ScrubHow
+from .journal import Journal
+from .pool_rules import PoolRules
+from .prefix_cache import Entry, PrefixCache
+from .questions import (
     Acquire,
     Copy,
     Free,
@@ -35,15 +40,9 @@ from .decisions import (
     Released,
     Reuse,
     Scrub,
-    ScrubHow,
     Taken,
     Trim,
 )
-from .free_queue import LOWEST, FreeQueue, Rank
-from .inputs import BlockCopy, BlockMove, BlockScrub
-from .journal import Journal
-from .pool_rules import PoolRules
-from .prefix_cache import Entry, PrefixCache
 from .request import Request
 
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from ..recorder.events import GraphReplayed
-from .decisions import Replay, Staging
 from .inputs import BufferUse, GroupInputs, IntArray, StepInputs
 from .journal import Journal
 from .layout import DeviceRow, padded_to
+from .questions import Replay, Staging
 from .rows import Row
 
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from .buffers import is_capturable, padded_to_capture
 from .config import EngineConfig
-from .decisions import Mask, PadSlots, Positions, RowShape, Slots, Table, slots_of
+from .geometry import slots_of
 from .inputs import BlockMove, BoolArray, GroupInputs, Layout, MaskKeys, StepInputs
 from .journal import Journal
 from .layout import DeviceRow, Pad, lay_out
 from .plain_build import Shape
+from .questions import Mask, PadSlots, Positions, RowShape, Slots, Table
 from .rows import Row
 from .runner import KVGroup
 from .sampling import Sample
@@ -67,7 +68,7 @@ class InputBuilder:
             groups=groups,
             logit_tokens=_logit_tokens(rows, samples, query_lens),
             samples=tuple(chain.from_iterable(samples)),
-            drafts=np.array([_num_drafts(row) for row in rows], dtype=np.int64),
+            drafts=np.array([len(row.drafts) for row in rows], dtype=np.int64),
             layout=self._config.layout,
             mask_keys=MASK_KEYS[self._config.layout],
             moves=moves,
@@ -206,10 +207,6 @@ def tokens_of(rows: Sequence[DeviceRow]) -> np.ndarray:
             tokens += [0] * unknown
         tokens += drafts
     return np.array(tokens, dtype=np.int64)
-
-
-def _num_drafts(row: DeviceRow) -> int:
-    return len(row.drafts) if isinstance(row, Row) else 0
 
 
 def _samples(row: DeviceRow, number: int) -> tuple[Sample, ...]:

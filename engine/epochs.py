@@ -14,8 +14,8 @@ from typing import Literal
 from ..recorder.decision import DecisionId
 from ..recorder.events import EpochChanged
 from .block_pool import BlockPool
-from .decisions import Reset
 from .journal import Journal
+from .questions import Reset
 from .request import Prompt
 
 Epoch = str | int

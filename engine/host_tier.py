@@ -18,9 +18,9 @@ from ..recorder.events import BlockDigested, SlotsWritten, TransferFinished, Tra
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .content import Content
-from .decisions import Load, Store
 from .journal import Journal
 from .lookup import PrefixLookup
+from .questions import Load, Store
 from .request import Request, Status
 from .runner import BlockMemory
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..recorder.decision import DecisionId
 from ..recorder.events import DecisionMade, Event
 from ..recorder.sink import Sink
-from .decisions import BUILDERS, Answer, Policy, Question, Reference, as_choice
+from .decisions import BUILDERS, Policy, Reference, as_choice
+from .questions import Answer, Question
 from .request import Request
 
 

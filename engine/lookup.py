@@ -8,10 +8,10 @@ from functools import partial
 
 from .block_pool import BlockPool
 from .content import Content
-from .decisions import Hit, Share
 from .granularity import Unit
 from .journal import Journal
 from .miss import why_missed
+from .questions import Hit, Share
 from .request import Request
 from .runner import KVGroup
 

@@ -8,7 +8,7 @@ vLLM).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from ..recorder.events import (
@@ -21,7 +21,6 @@ from ..recorder.events import (
 from .block_pool import BlockPool
 from .config import EngineConfig
 from .contents import Contents
-from .decisions import Admit, Fork, Ready
 from .epochs import EpochChange, Epochs
 from .granularity import Unit
 from .host_tier import HostTier, Loads
@@ -29,6 +28,7 @@ from .inputs import BlockMove
 from .journal import Journal
 from .lookup import Lookup, PrefixLookup
 from .publishing import Publisher
+from .questions import Admit, Fork, Ready
 from .request import FinishReason, Request, Status
 from .room import Room
 from .rows import Row
@@ -112,9 +112,10 @@ class Scheduler:
             if change.concerns(request.prompt.adapter):
                 request.contents.clear()
 
-    def publish(self, row: Row, computed: int) -> None:
-        """After the pass: the blocks that the row filled, up to its `computed` tokens."""
-        self._publisher.computed(row, computed)
+    def publish(self, rows: Iterable[Row]) -> None:
+        """After the pass: the blocks that these rows filled, as far as they count as computed."""
+        for row in rows:
+            self._publisher.computed(row, min(row.seq_len, row.request.computed))
 
     def finish(
         self,

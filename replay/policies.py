@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from ..engine.decisions import Answer, Policy, Question, reference_answer, same_answer
+from ..engine.decisions import Policy, reference_answer, same_answer
+from ..engine.questions import Answer, Question
 from ..recorder.decision import DecisionId
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..decisions import Answer, Question, reference_answer
+from ..decisions import reference_answer
+from ..questions import Answer, Question
 
 Outcome = Literal["leaks", "violates", "alters", "drift", "unexplained"]
 

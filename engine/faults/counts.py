@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decisions import Answer, Free, Question, Released
+from ..questions import Answer, Free, Question, Released
 from .base import Fault
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..decisions import Answer, Question, Trim
+from ..questions import Answer, Question, Trim
 from .base import Fault
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..decisions import Answer, Mask, Question, causal, visible_keys
+from ..geometry import causal, visible_keys
+from ..questions import Answer, Mask, Question
 from .base import Fault
 
 _REFERENCE = {"attention": "reference"}

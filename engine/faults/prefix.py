@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..decisions import Answer, Hit, Question, Share
 from ..prefix_cache import Content
+from ..questions import Answer, Hit, Question, Share
 from .base import Fault
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from kvrewind.engine import decisions
 from kvrewind.engine.config import EngineConfig
-from kvrewind.engine.decisions import Answer, Question, Reference
+from kvrewind.engine.decisions import Reference
 from kvrewind.engine.epochs import EpochChange
 from kvrewind.engine.llm import make_engine
+from kvrewind.engine.questions import Answer, Question
 from kvrewind.engine.request import Prompt
 from kvrewind.recorder.decision import DecisionId
 from kvrewind.recorder.events import DecisionMade

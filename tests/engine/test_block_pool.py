@@ -7,21 +7,11 @@ from typing import Any
 import pytest
 from kvrewind.engine.block_pool import BlockPool
 from kvrewind.engine.contents import Contents
-from kvrewind.engine.decisions import (
-    Answer,
-    Hit,
-    Policy,
-    Publish,
-    Question,
-    Reference,
-    Reuse,
-    Scrub,
-    Taken,
-    reference_answer,
-)
+from kvrewind.engine.decisions import Policy, Reference, reference_answer
 from kvrewind.engine.inputs import BlockCopy, BlockScrub
 from kvrewind.engine.journal import Journal
 from kvrewind.engine.pool_rules import PoolRules
+from kvrewind.engine.questions import Answer, Hit, Publish, Question, Reuse, Scrub, Taken
 from kvrewind.engine.request import Prompt, Request
 from kvrewind.recorder.events import (
     BlockAllocated,

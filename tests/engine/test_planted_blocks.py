@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 from kvrewind.engine.config import EngineConfig
-from kvrewind.engine.decisions import (
+from kvrewind.engine.decisions import reference_answer
+from kvrewind.engine.engine import Engine
+from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.questions import (
     Acquire,
     Answer,
     Free,
@@ -17,10 +20,7 @@ from kvrewind.engine.decisions import (
     Released,
     Reuse,
     Taken,
-    reference_answer,
 )
-from kvrewind.engine.engine import Engine
-from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.request import Prompt
 from kvrewind.recorder.events import BlockRegistered, StepScheduled
 from kvrewind.recorder.memory import MemorySink

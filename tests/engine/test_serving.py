@@ -17,10 +17,11 @@ from failing import FailingRunner
 from gated import PATIENCE_S, GatedRunner
 from kvrewind.engine.admission import PromptRefused, UnknownRequest
 from kvrewind.engine.config import EngineConfig
-from kvrewind.engine.decisions import Admit, Answer, Question, Reference
+from kvrewind.engine.decisions import Reference
 from kvrewind.engine.engine import Engine
 from kvrewind.engine.epochs import EpochChange
 from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.questions import Admit, Answer, Question
 from kvrewind.engine.request import Prompt
 from kvrewind.engine.serving import EngineStopped, ThreadedEngine
 from kvrewind.engine.stream import RequestFailed, Stream
