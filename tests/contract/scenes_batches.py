@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sound import Line, Part, Sound, lines, numbers, remove
+from breaking import lines, remove
+from sound import Line, Part, Sound, numbers
 
 P, Q, R, S = tuple(numbers(11)), tuple(numbers(21)), tuple(numbers(31)), tuple(numbers(41))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sound import Line, Part, Sound, insert, lines, numbers, remove
+from breaking import insert, lines, remove
+from sound import Line, Part, Sound, numbers
 
 P, Q, R = tuple(numbers(11)), tuple(numbers(21)), tuple(numbers(31))
 STRIDE = 4

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sound import Line, Part, Sound, insert, lines, numbers
+from breaking import insert, lines
+from sound import Line, Part, Sound, numbers
 
 P, Q = tuple(numbers(11)), tuple(numbers(21))
 

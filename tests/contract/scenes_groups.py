@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sound import Line, Part, Sound, lines, numbers
+from breaking import lines
+from sound import Line, Part, Sound, numbers
 
 WINDOW = 4
 P, Q, R = tuple(numbers(11)), tuple(numbers(21)), tuple(numbers(31))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sound import Line, Part, Sound, insert, lines, move, numbers, remove
+from breaking import insert, lines, move, remove
+from sound import Line, Part, Sound, numbers
 
 P, Q, R = tuple(numbers(11)), tuple(numbers(21)), tuple(numbers(31))
 

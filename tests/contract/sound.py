@@ -2,21 +2,20 @@
 
 A `Sound` keeps what an engine would know (counts, tables, tokens, keys, the free queue, and what
 each slot holds), so every event that it writes is right. `told_right` compares all of that with the
-fold after each landed step; a twin then breaks one line of the trace with `twin`.
+the fold after each landed step; a twin breaks one line of the trace, with the help of `breaking`.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hand import Row, Trace, clean
+from hand import Row, Trace
 from kvrewind.recorder.events import Envelope
 from kvrewind.recorder.jsonl import read_jsonl
-from kvrewind.replay.reducer import apply
-from kvrewind.replay.state import State, part_of
+from kvrewind.replay.state import part_of
 
 Line = dict[str, Any]
 Held = tuple[str, int, int | None]
@@ -432,106 +431,10 @@ class Sound(Trace):
     def envelopes(self) -> list[Envelope]:
         return list(read_jsonl(io.StringIO(self.text()), "sound.jsonl"))
 
-    def folded(self, count: int | None = None) -> State:
-        """The state after the first `count` events, or all."""
-        state = State()
-        for envelope in self.envelopes()[:count]:
-            apply(state, envelope)
-        return state
-
     def done(self) -> Sound:
         self.snapshot()
         self.end()
         return self
-
-
-def told_right(trace: Sound) -> None:
-    """The fold is what the engine knew after each step; and the trace is clean."""
-    state, envelopes, at = State(), trace.envelopes(), 0
-    assert trace.snapshots, "nothing was run"
-    for count, expected in trace.snapshots:
-        for envelope in envelopes[at:count]:
-            apply(state, envelope)
-        at = count
-        told = parts_of(state)
-        for name, value in expected.items():
-            assert told[name] == value, f"{name} after event {count - 1}"
-    clean(trace)
-
-
-def parts_of(state: State) -> dict[str, Any]:
-    """A state in the words of `Sound.snapshot`."""
-    parts: dict[str, Any] = {"tokens": {n: r.tokens for n, r in state.unfinished()}}
-    for group, pool in state.pools.items():
-        tables = {
-            name: {i: b for i, b in enumerate(pool.table(name)) if b is not None}
-            for name, _ in state.unfinished()
-        }
-        for block in pool.blocks.values():
-            assert block.ref_count == len(block.holders)
-        of_pool = {
-            "holders": {
-                number: sorted((h.request, h.table_index) for h in block.holders)
-                for number, block in pool.blocks.items()
-                if block.holders
-            },
-            "generations": {n: b.generation for n, b in pool.blocks.items() if b.generation},
-            "free": pool.free,
-            "tables": {name: table for name, table in tables.items() if table},
-            "index": {k: sorted(e.block for e in entries) for k, entries in pool.index.items()},
-            "slots": {
-                slot: (write.request, write.position, write.token)
-                for slot in pool.slots
-                if state.is_written(group, slot) and (write := state.writer(group, slot))
-            },
-        }
-        parts |= {part_of(name, group): value for name, value in of_pool.items()}
-    return parts
-
-
-# Twins: the same trace with one thing wrong.
-
-
-def lines(trace: Sound, kind: str, **fields: Any) -> list[Line]:
-    """The events of this kind with these fields, in order; at least one."""
-    found = [
-        line
-        for line in trace.lines
-        if line["kind"] == kind and all(line.get(n) == v for n, v in fields.items())
-    ]
-    assert found, f"there is no {kind} with {fields}"
-    return found
-
-
-def renumbered(trace: Sound) -> Sound:
-    for seq, line in enumerate(trace.lines):
-        line["seq"] = seq
-    return trace
-
-
-def remove(trace: Sound, *gone: Line) -> None:
-    trace.lines = [line for line in trace.lines if not any(line is g for g in gone)]
-
-
-def insert(trace: Sound, line: Line, before: Line) -> None:
-    """Another event, of which the engine's own state knows nothing."""
-    at = next(i for i, other in enumerate(trace.lines) if other is before)
-    trace.lines.insert(at, line)
-    trace.snapshots = [(count + (count > at), parts) for count, parts in trace.snapshots]
-    renumbered(trace)
-
-
-def move(trace: Sound, line: Line, before: Line) -> None:
-    remove(trace, line)
-    at = next(i for i, other in enumerate(trace.lines) if other is before)
-    trace.lines.insert(at, line)
-
-
-def judged_twin(trace: Sound, breaks: Callable[[Sound], Line | None]) -> tuple[dict, Line | None]:
-    """What `check` says after the break, and the line that should be blamed."""
-    culprit = breaks(trace)
-    renumbered(trace)
-    return trace.judged(), culprit
 
 
 def _many(drawn: int | Sequence[int]) -> tuple[int, ...]:

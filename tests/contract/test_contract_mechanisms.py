@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from breaking import renumbered
 from mechanisms import MODULES, SCENES, TWINS, Scene, Twin
-from sound import renumbered, told_right
+from told import told_right
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)

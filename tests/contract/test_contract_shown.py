@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from breaking import lines, renumbered
 from kvrewind.recorder.events import Envelope
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.recorder.writer import TraceWriter
@@ -32,7 +33,6 @@ from kvrewind.tui.presenters.steps import column, ruler
 from kvrewind.tui.presenters.tables import request_order, request_row, table_rows
 from mechanisms import SCENES, TWINS, Scene, Twin
 from scenes_groups import two_groups
-from sound import lines, renumbered
 
 WIDTH = 80
 EVERY = 9
