@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 from kvrewind.engine.config import EngineConfig
+from kvrewind.engine.epochs import EpochChange
 from kvrewind.engine.inputs import StepInputs
 from kvrewind.engine.llm import SymbolicModel, make_engine
-from kvrewind.engine.request import Request
+from kvrewind.engine.request import Prompt, Request
 from kvrewind.engine.runner import StepOutput
 from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.errors import BadInput
 from kvrewind.recorder.events import PiecesDefined, RunEnded, RunStarted, TokensSampled
 from kvrewind.recorder.memory import MemorySink
-from kvrewind.replay.recording import NotReexecutable, Recording
+from kvrewind.replay.recording import Abort, NotReexecutable, Recording
 from kvrewind.replay.reexecute import Forced, Reexecutor, first_divergence
 
 MODEL = SymbolicModel()
@@ -135,3 +136,61 @@ def test_forced_tokens_replace_what_the_runner_says() -> None:
         header=recording.header,
     ).run()
     assert first_divergence(envelopes, sink.envelopes) is None
+
+
+def run_of(*prompts: Prompt, **switches) -> list:
+    """With n = 2 further samples, an abort of one of them, and a reload in the middle."""
+    config, sink = EngineConfig(**({"block_size": 4, "num_blocks": 40} | switches)), MemorySink()
+    engine = make_engine(MODEL, config, list(prompts), sink)
+    engine.abort("a/2", 4)
+    engine.change_epoch(EpochChange("adapter", 2, "lora", step=6))
+    engine.run(100)
+    return sink.envelopes
+
+
+FULL = Prompt(
+    request="a", prompt_tokens=tuple(range(3, 17)), max_new_tokens=9, tenant="t", session="s",
+    external_id="x", passphrase="bemovi", adapter="lora", extra_keys=((5, "image"), (0, "salt")),
+    priority=-1, n=3, temperature=0.7, top_k=5, top_p=0.9, pin=True, retention=2,
+    arrival_step=2, ignore_eos=True,
+)  # fmt: skip
+
+
+def test_a_recording_has_all_that_its_prompts_said() -> None:
+    recording = Recording.of(run_of(FULL))
+    assert recording.prompts == (FULL,)
+    assert [child.request for child in recording.children["a"]] == ["a/1", "a/2"]
+    assert recording.aborts == (Abort(4, "a/2"),)
+    assert recording.epochs == (EpochChange("adapter", 2, "lora", step=6),)
+
+
+def test_samples_aborts_and_reloads_happen_again() -> None:
+    envelopes = run_of(FULL, replace(FULL, request="b", n=1, arrival_step=4), steps_in_flight=2)
+    assert {"RequestForked", "AbortRequested", "EpochChanged"} <= {e.kind for e in envelopes}
+    rerun = Reexecutor(Recording.of(envelopes), MODEL).run()
+    assert first_divergence(envelopes, rerun.envelopes, bits=True) is None
+    forced = Reexecutor(Recording.of(envelopes), MODEL).run(force_tokens=True)
+    assert first_divergence(envelopes, forced.envelopes, bits=True) is None
+
+
+def test_one_sample_of_several_runs_alone() -> None:
+    executor = Reexecutor(Recording.of(run_of(FULL)), MODEL)
+    for name in ("a", "a/1"):
+        alone = executor.run(only=name).envelopes
+        added = [e.event for e in alone if e.kind == "RequestAdded"]
+        assert [event.request for event in added] == [name]
+        assert "n" not in added[0].sampling
+
+
+def test_forced_tokens_are_those_of_their_index_where_a_row_gives_several() -> None:
+    """Drafts are accepted as they were, whatever the model would say."""
+    prompt = Prompt(request="r", prompt_tokens=(7, 8) * 5, max_new_tokens=8, ignore_eos=True)
+    config, sink = EngineConfig(block_size=4, speculation=3), MemorySink()
+    said = {"r": (7, 8, 7, 9, 7, 8, 7, 8)}
+    runner = Forced(MODEL.runner(config), said)
+    make_engine(MODEL, config, [prompt], sink, runner=runner).run()
+    assert Recording.of(sink.envelopes).sampled["r"] == said["r"]
+    verified = [e.event for e in sink.envelopes if e.kind == "DraftVerified"]
+    assert {event.accepted < len(event.proposed) for event in verified} == {True, False}
+    again = Reexecutor(Recording.of(sink.envelopes), MODEL).run(force_tokens=True)
+    assert first_divergence(sink.envelopes, again.envelopes) is None
