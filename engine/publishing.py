@@ -8,6 +8,7 @@ from .block_pool import BlockPool
 from .config import EngineConfig
 from .contents import Contents
 from .request import Request
+from .room import Room
 from .rows import Row
 
 
@@ -20,6 +21,11 @@ class Publisher:
         self._config = config
         self._pools = pools
         self._contents = contents
+
+    def map(self, request: Request, count: int, room: Room) -> None:
+        """Map the blocks of its next `count` tokens, and offer those that were allocated."""
+        for index, pool in room.map(request, count):
+            self.mapped(request, index, pool)
 
     def mapped(self, request: Request, index: int, pool: BlockPool) -> None:
         """A block was allocated whose tokens may all be known: it might be published at once.

@@ -35,3 +35,9 @@ class Row(NamedTuple):
     def takers(self) -> tuple[Request, ...]:
         """Who gets a token from it."""
         return (self.request, *self.forks) if self.samples else ()
+
+
+def prefill_row(request: Request, count: int) -> Row:
+    """The next `count` tokens of what was known when it was admitted."""
+    ends = request.computed + count == request.length
+    return Row(request, request.computed, count, "prefill", samples=ends)
