@@ -35,6 +35,8 @@ class Accountant:
         self._requests = requests
         self._eos = eos_tokens
         self._pieces = pieces
+        self.num_finished = 0
+        """Requests that have ended."""
         self._retiring: list[Request] = []
         """Ended while host memory was loaded for them."""
 
@@ -58,6 +60,7 @@ class Accountant:
             id = self._journal.id("retire", request, 0)
             steps = tuple(flight.step for flight in flights)
             release = self._journal.decide(Retire(id, steps, transfers))
+        self.num_finished += 1
         self._scheduler.finish(request, reason, release=release, message=message)
         if not release:
             (flights[-1].retiring if flights else self._retiring).append(request)

@@ -167,7 +167,7 @@ class Engine:
 
     @property
     def num_finished(self) -> int:
-        return sum(r.status is Status.FINISHED for r in self.requests.values())
+        return self._accountant.num_finished
 
     @property
     def has_work(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .clock import SimulatedClock, StepCost
 from .config import EngineConfig
 from .engine import DidNotFinish, Engine
+from .garbage import rarely_collected
 from .llm import Model, make_engine
 from .meter import Measured, Meter
 from .request import Prompt
@@ -39,7 +40,8 @@ def simulate(
     engine = make_engine(model, config, prompts, meter, clock=clock, define_pieces=False)
     stuck = None
     try:
-        engine.run(on_step=lambda: on_step(engine))
+        with rarely_collected():
+            engine.run(on_step=lambda: on_step(engine))
     except DidNotFinish as error:
         stuck = str(error)
     return Simulated(meter.measured(), stuck)

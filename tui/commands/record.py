@@ -18,6 +18,7 @@ from ...engine.clock import Clock, SimulatedClock, WallClock
 from ...engine.config import EngineConfig
 from ...engine.engine import DidNotFinish, Engine
 from ...engine.faults.registry import fault_named, policy_of, with_implied
+from ...engine.garbage import rarely_collected
 from ...engine.llm import Model, SymbolicModel, make_engine, open_model
 from ...engine.request import Prompt, Request
 from ...engine.workloads.spec import PromptSpec
@@ -183,7 +184,8 @@ def _run(engine: Engine, requests: int, show: bool) -> None:
     with Progress(console=err(), transient=True, disable=not show) as bar:
         task = bar.add_task("recording", total=requests)
         try:
-            engine.run(on_step=lambda: bar.update(task, completed=engine.num_finished))
+            with rarely_collected():
+                engine.run(on_step=lambda: bar.update(task, completed=engine.num_finished))
         except DidNotFinish as stuck:
             say(str(stuck))
 
