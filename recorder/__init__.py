@@ -5,7 +5,7 @@ from .events import EVENTS, KINDS, Envelope, Event
 from .jsonl import read_jsonl, write_jsonl
 from .memory import MemorySink
 from .reader import TraceReader
-from .sink import Sink
+from .sink import NullSink, Sink
 from .writer import TraceWriter
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Event",
     "KvrewindError",
     "MemorySink",
+    "NullSink",
     "Sink",
     "TraceReader",
     "TraceWriter",
