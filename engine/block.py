@@ -21,3 +21,7 @@ class Block:
     """Its entry in the prefix index."""
     rank: Rank = LOWEST
     """What the entry is worth: the most that any request said that shared it."""
+
+    def is_shared_by(self, request: str, index: int) -> bool:
+        """Whether it is this request's block at that index, and others' too."""
+        return self.ref_count > 1 and (request, index) in self.holders

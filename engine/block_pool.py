@@ -67,6 +67,7 @@ class BlockPool:
         self._journal = journal
         self._moves: list[BlockMove] = []
         self._freed_cached: dict[int, tuple[Request, int]] = {}
+        self._interrupt: Callable[[int], None] = lambda block: None
         self._reset_while_free: set[int] = set()
         """Free blocks whose entry left the index, and that weren't scrubbed when they were freed
         for its sake."""
@@ -85,6 +86,11 @@ class BlockPool:
     def free_queue(self) -> tuple[int, ...]:
         """All free blocks, longest free first."""
         return tuple(self._free)
+
+    def interrupt_by(self, interrupt: Callable[[int], None]) -> None:
+        """What is called before a block is freed that is held back: nothing is freed from under a
+        transfer."""
+        self._interrupt = interrupt
 
     def hold_back(self, block: int) -> None:
         """Don't hand the block out: a transfer still uses it. It stays findable, and keeps its
@@ -158,7 +164,7 @@ class BlockPool:
         """Before a write from `offset` on into the request's `index`-th block: if others hold it
         too, the request gets a block of its own, which the device copies the slots before to."""
         block_id = self.table(request)[index]
-        if block_id is None or self.blocks[block_id].ref_count < 2:
+        if block_id is None or not self.blocks[block_id].is_shared_by(request.name, index):
             return
         shared = self.blocks[block_id]
         question = Copy(self._id("copy", request, index), block_id, shared.ref_count, offset)
@@ -170,8 +176,7 @@ class BlockPool:
         assert own is not None
         copy = BlockCopy(block_id, own, slots, self.group)
         self._copy(copy, str(question.id))
-        if (request.name, index) in shared.holders:
-            self._let_go(shared, request, index, lives_on=False, occasion="copy")
+        self._let_go(shared, request, index, lives_on=False, occasion="copy")
 
     def release(self, request: Request, index: int) -> None:
         """A request that lives on gives up one block, and its table entry."""
@@ -224,6 +229,8 @@ class BlockPool:
         else:
             self._release(block, request, index, released.ref_count, None, decision)
         if released.freed:
+            if self._free.is_held_back(block.block_id):
+                self._interrupt(block.block_id)
             self._free_block(block, decision)
             if block.entry is not None:
                 self._freed_cached[block.block_id] = request, index

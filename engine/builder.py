@@ -10,7 +10,7 @@ import numpy as np
 
 from .buffers import is_capturable, padded_to_capture
 from .config import EngineConfig
-from .geometry import slots_of
+from .geometry import first_seen_block, slots_of
 from .inputs import BlockMove, BoolArray, GroupInputs, Layout, MaskKeys, StepInputs
 from .journal import Journal
 from .layout import DeviceRow, Pad, lay_out
@@ -79,6 +79,9 @@ class InputBuilder:
         group, size = self._groups[number], self._config.block_size
         held = [row.request.tables[number] if isinstance(row, Row) else None for row in rows]
         tables = shape.tables(held, size)
+        if group.window is not None:
+            for row, table in zip(rows, tables, strict=True):
+                table[: self._first_seen(row, number)] = -1
         return GroupInputs(
             block_tables=tables,
             slot_mapping=shape.slots(tables, size),
@@ -126,7 +129,14 @@ class InputBuilder:
     def _table(self, row: Row, group: int) -> tuple[int, ...]:
         id = self._journal.id("table", row.request, row.decision_index, group)
         entries = row.request.tables[group].entries()
-        return self._journal.decide(Table(id, entries, row.seq_len, self._config.block_size))
+        first, size = self._first_seen(row, group), self._config.block_size
+        return self._journal.decide(Table(id, entries, row.seq_len, size, first))
+
+    def _first_seen(self, row: DeviceRow, group: int) -> int:
+        """Blocks before it may be given back while the step is under way."""
+        if isinstance(row, Pad):
+            return 0
+        return first_seen_block(row.computed, self._groups[group].window, self._config.block_size)
 
     def _slots(self, row: Row, table: tuple[int, ...], group: int) -> tuple[int, ...]:
         id = self._journal.id("slots", row.request, row.decision_index, group)

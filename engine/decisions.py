@@ -113,7 +113,7 @@ def reference_answer(question: Question) -> Answer:
         case Replay():
             return question.built
         case Table():
-            return table_of(question.entries, question.seq_len, question.block_size)
+            return table_of(question.entries, question.seq_len, question.block_size, question.first)
         case Slots():
             return slots_of(
                 question.table,

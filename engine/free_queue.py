@@ -122,6 +122,9 @@ class FreeQueue:
         """The block isn't handed out until it is given back as often as it was held back."""
         self._held_back[block] = self._held_back.get(block, 0) + 1
 
+    def is_held_back(self, block: int) -> bool:
+        return block in self._held_back
+
     def give_back(self, block: int) -> None:
         """Raises KeyError for a block that isn't held back."""
         self._held_back[block] -= 1

@@ -10,11 +10,19 @@ from .inputs import BoolArray
 from .questions import RowShape
 
 
-def table_of(entries: tuple[int | None, ...], seq_len: int, block_size: int) -> tuple[int, ...]:
-    """Leading entries that cover `seq_len` tokens; a missing one is -1."""
+def table_of(
+    entries: tuple[int | None, ...], seq_len: int, block_size: int, first: int = 0
+) -> tuple[int, ...]:
+    """Leading entries that cover `seq_len` tokens; -1 for a missing one and for those before
+    `first`, which the row doesn't see."""
     blocks = -(-seq_len // block_size)
     padded = entries[:blocks] + (None,) * (blocks - len(entries))
-    return tuple(-1 if block is None else block for block in padded)
+    return tuple(-1 if b is None or i < first else b for i, b in enumerate(padded))
+
+
+def first_seen_block(position: int, window: int | None, block_size: int) -> int:
+    """Index of the first block that a query at this position sees anything of."""
+    return 0 if window is None else max(0, position - window + 1) // block_size
 
 
 def slots_of(table: tuple[int, ...], tokens: Iterable[int], block_size: int) -> tuple[int, ...]:

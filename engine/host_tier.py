@@ -9,10 +9,11 @@ what the block held before.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 from ..recorder.events import BlockDigested, SlotsWritten, TransferFinished, TransferStarted
 from .block_pool import BlockPool
@@ -48,6 +49,14 @@ class Loads:
     wanted: tuple[tuple[Wanted, ...], ...]
 
 
+class Chosen(NamedTuple):
+    """A block that is stored, where to, and who freed it from which index."""
+
+    question: Store
+    host_block: int
+    freed_by: tuple[Request, int]
+
+
 @dataclass(slots=True, eq=False)
 class Transfer:
     """Some blocks of one KV group on their way. Parallel lists."""
@@ -64,6 +73,8 @@ class Transfer:
     """Who waits for a load."""
     indices: tuple[int, ...] = ()
     """Of a load: the blocks' places in the request's table."""
+    freed_by: tuple[tuple[Request, int], ...] = ()
+    """Of a store: who freed each block, and from which index."""
 
 
 @dataclass(slots=True)
@@ -97,6 +108,10 @@ class HostMemory:
     def put(self, group: int, content: Content, block: int) -> None:
         self._held[group, content] = block
 
+    def unclaim(self, blocks: Sequence[int]) -> None:
+        """Nothing came of what they were claimed for."""
+        self._unused.extend(blocks)
+
 
 class HostTier:
     """Starts transfers and finishes them. Does nothing where `host_blocks` is 0."""
@@ -120,6 +135,9 @@ class HostTier:
         self._count = 0
         self._to_store: list[dict[int, tuple[Request, int]]] = [{} for _ in pools]
         """Per group: block -> who freed it last, and from which index."""
+        self._tries = Counter[tuple[str, int, int, int]]()
+        for group, pool in enumerate(pools):
+            pool.interrupt_by(partial(self._cancel_store, group))
 
     @property
     def is_busy(self) -> bool:
@@ -205,9 +223,9 @@ class HostTier:
 
     def _choose(
         self, group: int, waiting: dict[int, tuple[Request, int]], most: int
-    ) -> list[tuple[Store, int]]:
-        """Questions and host blocks of what is stored now; what can't be goes on waiting."""
-        chosen: list[tuple[Store, int]] = []
+    ) -> list[Chosen]:
+        """What is stored now; what can't be goes on waiting."""
+        chosen: list[Chosen] = []
         for block_id, (request, index) in tuple(waiting.items()):
             entry = self._pools[group].blocks[block_id].entry
             is_free = not self._pools[group].blocks[block_id].ref_count
@@ -217,9 +235,16 @@ class HostTier:
             if len(chosen) >= most or (host_block := self._claim(chosen)) is None:
                 break
             del waiting[block_id]
-            id = self._journal.id("store", request, index, group)
-            chosen.append((Store(id, block_id, entry.content), host_block))
+            id = self._journal.id("store", request, index, group, self._try(request, index, group))
+            store = Store(id, block_id, entry.content)
+            chosen.append(Chosen(store, host_block, (request, index)))
         return chosen
+
+    def _try(self, request: Request, index: int, group: int) -> str:
+        """A store that was given up and is begun again is another decision."""
+        freed = request.name, index, request.ordinal, group
+        self._tries[freed] += 1
+        return f"try{self._tries[freed]}" if self._tries[freed] > 1 else ""
 
     def _is_stored(self, group: int, content: Content) -> bool:
         """Or is on its way there."""
@@ -230,20 +255,21 @@ class HostTier:
             for t in self._open
         )
 
-    def _claim(self, chosen: list[tuple[Store, int]]) -> int | None:
+    def _claim(self, chosen: Sequence[Chosen]) -> int | None:
         busy = {block for transfer in self._open for block in transfer.host_blocks}
-        return self._memory.claim(busy | {block for _, block in chosen})
+        return self._memory.claim(busy | {one.host_block for one in chosen})
 
-    def _start_store(self, group: int, chosen: list[tuple[Store, int]]) -> None:
-        stored = [(self._journal.decide(question), question, host) for question, host in chosen]
+    def _start_store(self, group: int, chosen: Sequence[Chosen]) -> None:
+        blocks = tuple(self._journal.decide(one.question) for one in chosen)
         transfer = Transfer(
             self._next_name("store"),
             "store",
             group,
-            tuple(block for block, _, _ in stored),
-            tuple(question.content for _, question, _ in stored),
-            tuple(host for _, _, host in stored),
+            blocks,
+            tuple(one.question.content for one in chosen),
+            tuple(one.host_block for one in chosen),
             self._journal.step + self._config.transfer_steps,
+            freed_by=tuple(one.freed_by for one in chosen),
         )
         for block in transfer.blocks:
             self._pools[group].hold_back(block)
@@ -291,6 +317,16 @@ class HostTier:
             self._memory.put(transfer.group, content, host)
         self._finish(transfer)
 
+    def _cancel_store(self, group: int, block: int) -> None:
+        """The block was taken over meanwhile and is freed once more: its store is given up, and
+        begun again when there is time."""
+        for transfer in [t for t in self._open if t.group == group and block in t.blocks]:
+            self._memory.unclaim(transfer.host_blocks)
+            for each, freed_by in zip(transfer.blocks, transfer.freed_by, strict=True):
+                self._pools[group].give_back(each)
+                self._to_store[group][each] = freed_by
+            self._finish(transfer, "cancelled")
+
     def _finish_load(self, transfer: Transfer) -> None:
         request = transfer.request
         assert request is not None, "a load is some request's"
@@ -337,6 +373,6 @@ class HostTier:
             )
         )
 
-    def _finish(self, transfer: Transfer) -> None:
+    def _finish(self, transfer: Transfer, status: Literal["ok", "cancelled"] = "ok") -> None:
         self._open.remove(transfer)
-        self._journal.emit(TransferFinished(transfer=transfer.name, status="ok"))
+        self._journal.emit(TransferFinished(transfer=transfer.name, status=status))

@@ -8,6 +8,7 @@ from functools import partial
 
 from .block_pool import BlockPool
 from .content import Content
+from .geometry import first_seen_block
 from .granularity import Unit
 from .journal import Journal
 from .miss import why_missed
@@ -142,10 +143,8 @@ class PrefixLookup:
 
     def first_needed(self, group: int, blocks: int) -> int:
         """Index of the first block that the query behind `blocks` whole blocks sees."""
-        window = self._groups[group].window
-        if window is None:
-            return 0
-        return max(0, blocks * self._block_size - window + 1) // self._block_size
+        size = self._block_size
+        return first_seen_block(blocks * size, self._groups[group].window, size)
 
     def ask(self, request: Request, index: int, group: int) -> tuple[Share, Hit | None]:
         id = self._journal.next_id("share", request, index, group)

@@ -247,6 +247,8 @@ class Table:
     entries: tuple[int | None, ...]
     seq_len: int
     block_size: int
+    first: int = 0
+    """Index of the first block inside the window of the row's first query."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,11 @@ class Room:
         table, blocks = request.tables[group], self._pools[group].blocks
         first, end = request.computed // self._block_size, request.computed + count
         held = ((index, table[index]) for index in range(first, self.blocks_for(end)))
-        return [i for i, block in held if block is None or blocks[block].ref_count > 1]
+        return [
+            index
+            for index, block in held
+            if block is None or blocks[block].is_shared_by(request.name, index)
+        ]
 
     def map(self, request: Request, count: int) -> list[tuple[int, BlockPool]]:
         """Blocks for its next `count` tokens: allocated where it has none, copied where others

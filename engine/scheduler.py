@@ -15,6 +15,7 @@ from .block_pool import BlockPool
 from .config import EngineConfig
 from .contents import Contents
 from .epochs import EpochChange, Epochs
+from .geometry import first_seen_block
 from .granularity import Unit
 from .host_tier import HostTier
 from .inputs import BlockMove
@@ -239,7 +240,7 @@ class Scheduler:
             window = self._groups[group].window
             if window is None:
                 continue
-            index = max(first_query - window + 1, 0) // self.config.block_size - 1
+            index = first_seen_block(first_query, window, self.config.block_size) - 1
             while index >= 0 and request.tables[group][index] is not None:
                 pool.release(request, index)
                 index -= 1

@@ -170,3 +170,51 @@ def test_another_tenants_blocks_are_not_loaded() -> None:
     _, envelopes = run(a_b_a(tenant="other"))
     assert positions(envelopes, TransferStarted)
     assert not loads(envelopes)
+
+
+def test_a_block_that_is_freed_again_while_it_is_stored_ends_the_store_first() -> None:
+    prompts = [
+        prompt("a", SECRET, max_new_tokens=1),
+        prompt("soon", SECRET, arrival_step=3, max_new_tokens=1),
+        prompt("other", range(30, 50), arrival_step=20),
+        prompt("again", SECRET, arrival_step=30),
+    ]
+    _, envelopes = run(prompts, transfer_steps=4)
+    ended = [e for e in envelopes if isinstance(e.event, TransferFinished)]
+    cancelled = next(e for e in ended if e.event.status == "cancelled")
+    started = next(e for e in envelopes if isinstance(e.event, TransferStarted))
+    assert started.event.transfer == cancelled.event.transfer
+    freed = [e for e in envelopes if isinstance(e.event, BlockFreed)
+             and started.seq < e.seq and e.event.block in started.event.blocks]  # fmt: skip
+    assert cancelled.seq < freed[0].seq
+    assert len(loads(envelopes)) == 1  # what was given up was stored later
+
+
+def blocks_freed_under_way(envelopes: list[Envelope]) -> set[int]:
+    """Seqs of frees between the start and the end of a transfer of the block."""
+    under_way: dict[object, tuple[int, ...]] = {}
+    found: set[int] = set()
+    for envelope in envelopes:
+        match envelope.event:
+            case TransferStarted(transfer=name, blocks=blocks):
+                under_way[name] = blocks
+            case TransferFinished(transfer=name):
+                del under_way[name]
+            case BlockFreed(block=block):
+                if any(block in blocks for blocks in under_way.values()):
+                    found.add(envelope.seq)
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize("transfer_steps", [1, 3, 5])
+def test_nothing_is_freed_from_under_a_transfer(transfer_steps: int) -> None:
+    texts = [SECRET, SECRET[:9], range(30, 42), SECRET[:5]]
+    prompts = [
+        prompt(f"r{i}", texts[i % 4], arrival_step=1 + i, max_new_tokens=1 + i % 3)
+        for i in range(16)
+    ]
+    _, envelopes = run(prompts, num_blocks=9, transfer_steps=transfer_steps)
+    assert positions(envelopes, TransferStarted)
+    assert not blocks_freed_under_way(envelopes)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.engine import Engine
-from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.llm import SymbolicModel, make_engine, open_model
 from kvrewind.engine.request import Prompt
 from kvrewind.recorder.events import (
     BlockFreed,
@@ -126,3 +126,23 @@ def test_one_step_at_a_time_gives_the_same_tokens() -> None:
     assert {n: r.tokens for n, r in two.requests.items()} == {
         n: r.tokens for n, r in one.requests.items()
     }
+
+
+def test_a_window_gives_back_no_block_that_the_step_under_way_lists() -> None:
+    model = open_model("symbolic-windows", EngineConfig())
+    sink = MemorySink()
+    config = EngineConfig(block_size=4, num_blocks=64, steps_in_flight=2)
+    engine = make_engine(model, config, [prompt("a", range(3, 40), max_new_tokens=30)], sink)
+    engine.run(max_steps=200)
+    listed: dict[int, set[int]] = {}
+    freed = 0
+    for envelope in sink.envelopes:
+        event = envelope.event
+        if isinstance(event, InputsBuilt) and event.group == 1:
+            listed[envelope.step] = {b for row in event.block_tables for b in row}
+        elif envelope.kind == "StepCompleted":
+            listed.pop(envelope.step, None)
+        elif isinstance(event, BlockFreed) and event.group == 1:
+            freed += 1
+            assert not any(event.block in blocks for blocks in listed.values())
+    assert freed > 5
