@@ -92,6 +92,7 @@ def any_epochs(rng: Random) -> list[EpochChange]:
 
 @dataclass(frozen=True)
 class Mix:
+    model: str
     config: EngineConfig
     prompts: list[Prompt]
     epochs: list[EpochChange]
@@ -102,4 +103,5 @@ class Mix:
         size = rng.choice([2, 4, 8])
         config = EngineConfig(**any_switches(rng, size))
         usable = (config.num_blocks - config.quarantine) * size
-        return cls(config, any_prompts(rng, size, usable), any_epochs(rng))
+        prompts, epochs = any_prompts(rng, size, usable), any_epochs(rng)
+        return cls(rng.choice(["symbolic", "symbolic-windows"]), config, prompts, epochs)

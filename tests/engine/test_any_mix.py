@@ -10,8 +10,7 @@ import pytest
 from any_mix import Mix
 from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.engine import Engine
-from kvrewind.engine.llm import SymbolicModel, make_engine
-from kvrewind.engine.request import Prompt
+from kvrewind.engine.llm import make_engine, open_model
 from kvrewind.recorder.events import DecisionMade, RequestFinished
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.replay.check import check
@@ -19,9 +18,11 @@ from kvrewind.replay.recording import Recording
 from kvrewind.replay.reducer import apply
 from kvrewind.replay.reexecute import Reexecutor, first_divergence
 from kvrewind.replay.state import State
+from soundness import freed_in_flight
 from summaries import engine_summary
 
-MODEL = SymbolicModel()
+MODELS = {name: open_model(name, EngineConfig()) for name in ("symbolic", "symbolic-windows")}
+"""One KV group, and two of which one has a window."""
 COMBINATIONS = 200
 BATCH = 10
 
@@ -29,7 +30,7 @@ BATCH = 10
 def run(mix: Mix) -> tuple[Engine, MemorySink]:
     """To the end, comparing engine and fold after every step."""
     sink, state = MemorySink(), State()
-    engine = make_engine(MODEL, mix.config, mix.prompts, sink)
+    engine = make_engine(MODELS[mix.model], mix.config, mix.prompts, sink)
     for change in mix.epochs:
         engine.change_epoch(change)
     folded = 0
@@ -44,13 +45,13 @@ def run(mix: Mix) -> tuple[Engine, MemorySink]:
     return engine, sink
 
 
-def answers_alone(config: EngineConfig, prompts: list[Prompt]) -> dict[str, list[int]]:
+def answers_alone(mix: Mix) -> dict[str, list[int]]:
     """What each request says in an engine without any of the mechanisms, one at a time."""
     plain = EngineConfig(
-        block_size=16, num_blocks=64, max_num_seqs=1, prefix_cache=False, seed=config.seed
+        block_size=16, num_blocks=64, max_num_seqs=1, prefix_cache=False, seed=mix.config.seed
     )
-    alone = [replace(prompt, abort_step=None, arrival_step=1) for prompt in prompts]
-    engine = make_engine(MODEL, plain, alone, MemorySink())
+    alone = [replace(prompt, abort_step=None, arrival_step=1) for prompt in mix.prompts]
+    engine = make_engine(MODELS[mix.model], plain, alone, MemorySink())
     engine.run()
     return {name: request.tokens for name, request in engine.requests.items()}
 
@@ -60,15 +61,16 @@ def test_any_mechanisms_together_change_nothing_and_stay_clean(batch: int) -> No
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         mix = Mix.of(seed)
         engine, sink = run(mix)
-        expected = answers_alone(mix.config, mix.prompts)
+        expected = answers_alone(mix)
         for name, request in engine.requests.items():
             said = expected[name][: len(request.tokens)]
             assert request.tokens == said, f"seed {seed}, {name}, {mix.config}"
         report = check(sink.envelopes)
         assert (report.verdict, report.findings) == ("clean", ()), f"seed {seed}, {mix.config}"
-        again = Reexecutor(Recording.of(sink.envelopes), MODEL).run()
+        again = Reexecutor(Recording.of(sink.envelopes), MODELS[mix.model]).run()
         assert first_divergence(sink.envelopes, again.envelopes, bits=True) is None, f"seed {seed}"
         assert all(not block.ref_count for pool in engine.pools for block in pool.blocks)
+        assert not freed_in_flight(sink.envelopes), f"seed {seed}"
 
 
 def test_the_mixes_exercise_every_mechanism() -> None:
