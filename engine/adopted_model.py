@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import platform
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,12 @@ import transformers
 from torch import Tensor, nn
 
 from ..recorder.errors import BadInput
-from .attention import trial
-from .attention.fast import FastAttention
+from .attention import paths, trial
 from .attention.fitness import GeometryProbe, UnfitModel, layer_traits
 from .attention.hook import IMPLEMENTATION, STEP_ARGUMENT, LayerCall, register
-from .attention.pool import KVPool
 from .attention.step import PagedStep
 from .attention.traits import LayerTraits, kv_groups
+from .exact import ExactModel
 from .inputs import IntArray, StepInputs
 from .runner import ModelCard
 
@@ -76,6 +76,11 @@ class AdoptedModel:
             },
         )
 
+    @cached_property
+    def exact(self) -> ExactModel:
+        """The same model with batch-invariant arithmetic. Raises `NotExact` if there is none."""
+        return ExactModel(self)
+
     def logits(self, inputs: StepInputs, step: LayerCall) -> Tensor:
         """[S, vocab] float32 logits of `inputs.logit_tokens`; `step` is met by every layer.
 
@@ -124,7 +129,7 @@ def _take_over(adopted: AdoptedModel, name: str, vocab_size: int) -> list[LayerT
     except TypeError as error:  # a forward that knows no position_ids, or no keyword of ours
         raise UnfitModel(name, f"its forward refuses our arguments ({error})") from error
     layers = layer_traits(name, model.config, probe)
-    pool = KVPool(
+    pool = paths.pool_type(adopted.device)(
         [layer.shape for layer in layers],
         num_blocks=trial.NUM_BLOCKS,
         block_size=trial.BLOCK_SIZE,
@@ -132,9 +137,10 @@ def _take_over(adopted: AdoptedModel, name: str, vocab_size: int) -> list[LayerT
         device=adopted.device,
     )
     groups = kv_groups(layers)
+    path = paths.fast_path(adopted.device)
     steps = trial.prefill(prompts, groups), trial.decode(prompts, groups)
     for inputs, expected in zip(steps, alone, strict=True):
-        ours = adopted.logits(inputs, PagedStep(inputs, pool, FastAttention))
+        ours = adopted.logits(inputs, PagedStep(inputs, pool, path))
         _compare(name, ours, expected, adopted.dtype)
     return layers
 

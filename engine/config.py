@@ -138,6 +138,12 @@ class EngineConfig:
         "fast: each row gathers its own blocks; reference: one explicit rows x slots mask over "
         "the whole pool.",
     )
+    exact: bool = switch(
+        DEVICE,
+        False,
+        "Compute so that a request's logits are the same, bit for bit, alone and in any mix; any "
+        "difference is then a fault. Costs some speed; only on the CPU.",
+    )
     device: str = switch(DEVICE, "cpu", "cpu, cuda, cuda:N, or auto.")
     dtype: Literal["float32", "bfloat16", "float16"] = switch(
         DEVICE, "float32", "Data type of the weights."
@@ -215,6 +221,8 @@ class EngineConfig:
                 "persistent_buffers must be off with layout "
                 f"{self.layout}: what is captured is packed."
             )
+        if self.exact and self.device.startswith("cuda"):
+            raise BadSwitch(f"exact must be off with device {self.device}: it needs the CPU.")
 
     @property
     def quarantine(self) -> int:
@@ -236,7 +244,6 @@ class EngineConfig:
         """The map that `RunStarted.config` carries: every switch, and what readers rely on."""
         return asdict(self) | {
             "faults": list(self.faults),
-            "exact": False,
             "sharing": self.sharing if self.prefix_cache else "off",
             "publish": "completed",
         }

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..recorder.errors import BadInput
 from .adopted_model import AdoptedModel
-from .attention.fast import FastAttention
+from .attention import paths
 from .attention.pool import KVPool
 from .attention.reference import ReferenceAttention
 from .attention.step import AttentionPath, PagedStep
@@ -21,18 +21,24 @@ from .request import Request
 from .runner import ModelCard, StepOutput
 from .sampler import choose
 
+if TYPE_CHECKING:  # it needs triton
+    from .decode_graphs import DecodeGraphs
+
 
 class TransformersRunner:
     """Implements `runner.Runner`: one run's KV pool, over a model that may serve several runs.
 
-    Raises `BadInput` if the pool doesn't fit into memory.
+    Raises `BadInput` if the pool doesn't fit into memory, `NotExact` if the run is to be exact and
+    the model or the machine doesn't allow it.
     """
 
     def __init__(self, adopted: AdoptedModel, config: EngineConfig) -> None:
         self._adopted = adopted
-        self._path = _path(config)
+        self._model = adopted.exact if config.exact else adopted
+        self._path = _path(adopted, config)
         self._seed = config.seed
         self.pool = _new_pool(adopted, config)
+        self._graphs = _graphs(adopted, self.pool, config)
         layers = [group["layers"] for group in adopted.card.groups]
         self.memory = PagedMemory(self.pool, layers)
 
@@ -51,18 +57,31 @@ class TransformersRunner:
     def logits(self, inputs: StepInputs) -> Tensor:
         """[S, vocab] float32 logits of the step's `logit_tokens`."""
         self.memory.move(inputs.moves)
-        return self._adopted.logits(inputs, PagedStep(inputs, self.pool, self._path))
+        if self._graphs is not None and inputs.buffer is not None:
+            return self._graphs.logits(inputs)
+        return self._model.logits(inputs, PagedStep(inputs, self.pool, self._path))
 
 
-def _path(config: EngineConfig) -> AttentionPath:
+def _path(adopted: AdoptedModel, config: EngineConfig) -> AttentionPath:
+    if config.exact:
+        return adopted.exact.path(nan_scrubbed=config.scrub == "nan")
     if config.explicit_mask:
         return ReferenceAttention
-    return partial(FastAttention, nan_scrubbed=config.scrub == "nan")
+    return paths.fast_path(adopted.device, nan_scrubbed=config.scrub == "nan")
+
+
+def _graphs(adopted: AdoptedModel, pool: KVPool, config: EngineConfig) -> DecodeGraphs | None:
+    """Where decode steps are replayed as CUDA graphs, their graphs."""
+    if not config.persistent_buffers or config.explicit_mask or pool.device.type != "cuda":
+        return None
+    from .decode_graphs import CudaCapture, DecodeGraphs
+
+    return DecodeGraphs(adopted, pool, CudaCapture())
 
 
 def _new_pool(adopted: AdoptedModel, config: EngineConfig) -> KVPool:
     try:
-        return KVPool(
+        return paths.pool_type(adopted.device)(
             [layer.shape for layer in adopted.layers],
             num_blocks=config.num_blocks,
             block_size=config.block_size,

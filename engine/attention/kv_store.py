@@ -25,7 +25,7 @@ class KVStore(ABC):
 
     @abstractmethod
     def read(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """Rows of the parts [N, heads, ...] -> [N, heads, dim]."""
+        """Rows of the parts [N, heads, ...] -> [N, heads, dim]; or single vectors of them."""
 
     @abstractmethod
     def poison(self, slots: Tensor) -> None:
@@ -37,6 +37,10 @@ class KVStore(ABC):
         Copying blocks and not slots keeps each copy a few kilobytes long: several times faster.
         """
         return self.read(tuple(_gather(part, blocks, block_size) for part in self.parts))
+
+    def gather_vectors(self, index: Tensor) -> Tensor:
+        """Single vectors [N], numbered slot * heads + head -> [N, dim]."""
+        return self.read(tuple(part.flatten(0, 1).index_select(0, index) for part in self.parts))
 
     def all_slots(self) -> Tensor:
         """[num_slots, heads, dim]."""

@@ -57,6 +57,7 @@ class KVPool:
         device: torch.device,
         kv_dtypes: Sequence[str] | None = None,
     ) -> None:
+        self.shapes = tuple(shapes)
         self.block_size = block_size
         self.num_slots = num_blocks * block_size
         self.dtype = dtype
@@ -81,9 +82,21 @@ class KVPool:
             self._values[layer].gather(blocks, self.block_size),
         )
 
+    def gather_vectors(self, layer: int, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Single vectors [N] of one layer, numbered slot * kv_heads + head, as [N, dim] keys and
+        values."""
+        return (
+            self._keys[layer].gather_vectors(index),
+            self._values[layer].gather_vectors(index),
+        )
+
     def all_slots(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, [num_slots, kv_heads, dim] each. Not to be written to."""
         return self._keys[layer].all_slots(), self._values[layer].all_slots()
+
+    def stored(self, layer: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Parts of one layer's keys and of its values, as they are kept: see `KVStore`."""
+        return self._keys[layer].parts, self._values[layer].parts
 
     def scrub(
         self, layers: Iterable[int], blocks: Sequence[int], how: Literal["zero", "nan"]

@@ -27,19 +27,32 @@ def prompts(vocab_size: int) -> list[list[int]]:
     return [numbers.integers(0, vocab_size, length).tolist() for length in LENGTHS]
 
 
-def prefill(prompts: Sequence[Sequence[int]], groups: Groups = ()) -> StepInputs:
-    """Both prompts but for their last tokens, packed."""
-    return _inputs(prompts, [range(len(prompt) - 1) for prompt in prompts], "prefill", groups)
+BOTH = (0, 1)
 
 
-def decode(prompts: Sequence[Sequence[int]], groups: Groups = ()) -> StepInputs:
-    """The last token of each prompt, upon what `prefill` wrote."""
-    return _inputs(prompts, [range(len(p) - 1, len(p)) for p in prompts], "decode", groups)
+def prefill(
+    prompts: Sequence[Sequence[int]], groups: Groups = (), chosen: Sequence[int] = BOTH
+) -> StepInputs:
+    """The chosen prompts but for their last tokens, packed."""
+    return _inputs(prompts, [range(len(p) - 1) for p in prompts], "prefill", groups, chosen)
+
+
+def decode(
+    prompts: Sequence[Sequence[int]], groups: Groups = (), chosen: Sequence[int] = BOTH
+) -> StepInputs:
+    """The last token of each chosen prompt, upon what `prefill` wrote."""
+    return _inputs(prompts, [range(len(p) - 1, len(p)) for p in prompts], "decode", groups, chosen)
 
 
 def _inputs(
-    prompts: Sequence[Sequence[int]], positions: Sequence[range], phase: Phase, groups: Groups
+    prompts: Sequence[Sequence[int]],
+    positions: Sequence[range],
+    phase: Phase,
+    groups: Groups,
+    chosen: Sequence[int],
 ) -> StepInputs:
+    prompts, positions = [prompts[n] for n in chosen], [positions[n] for n in chosen]
+    tables = TABLES[list(chosen)]
     rows = [np.asarray(span) for span in positions]
     query_lens = np.asarray([len(row) for row in rows])
     return StepInputs(
@@ -50,20 +63,20 @@ def _inputs(
         seq_lens=np.asarray([span.stop for span in positions]),
         tokens=np.concatenate([np.asarray(p)[row] for p, row in zip(prompts, rows, strict=True)]),
         positions=np.concatenate(rows),
-        groups=tuple(_group(group, rows) for group in groups),
+        groups=tuple(_group(group, rows, tables) for group in groups),
         logit_tokens=np.cumsum(query_lens) - 1,
         samples=(),
         drafts=np.zeros_like(query_lens),
     )
 
 
-def _group(group: dict[str, Any], rows: Sequence[IntArray]) -> GroupInputs:
+def _group(group: dict[str, Any], rows: Sequence[IntArray], tables: IntArray) -> GroupInputs:
     slots = [
         table[row // BLOCK_SIZE] * BLOCK_SIZE + row % BLOCK_SIZE
-        for table, row in zip(TABLES, rows, strict=True)
+        for table, row in zip(tables, rows, strict=True)
     ]
     return GroupInputs(
-        block_tables=TABLES,
+        block_tables=tables,
         slot_mapping=np.concatenate(slots),
         layers=tuple(group["layers"]),
         window=group.get("window"),
