@@ -9,7 +9,7 @@ from ..recorder.events import RunStarted
 from ..recorder.sink import Sink
 from .canary.wordpiece import WordPiece
 from .clock import Clock
-from .config import EngineConfig
+from .config import BadSwitch, EngineConfig
 from .decisions import Policy
 from .engine import Engine
 from .faults.registry import policy_of
@@ -63,8 +63,12 @@ class SymbolicModel:
         return self._tokenizer.piece(token)
 
     def runner(self, config: EngineConfig) -> Runner:
-        """Raises `BadSwitch` for a `kv_dtype` that lists another number of layers than it has:
-        one a KV group."""
+        """Raises `BadSwitch` for a `kv_dtype` that lists another number of layers than it has (one
+        a KV group), and for a device that it doesn't compute on."""
+        if config.device not in ("cpu", "auto"):
+            raise BadSwitch(
+                f"device must be cpu or auto with --model {self.name}: it is simulated."
+            )
         layer_dtypes(config.kv_dtype, len(self._windows))
         return SymbolicRunner(config, self._tokenizer, name=self.name, windows=self._windows)
 

@@ -43,6 +43,12 @@ def _whole_number(hint: Any, tokens: Sequence[Token]) -> int:
     return int(text)
 
 
+Count = Annotated[int, Parameter(converter=_whole_number)]
+"""A whole number as an option."""
+MaybeCount = Annotated[int | None, Parameter(converter=_whole_number)]
+"""One that needn't be given."""
+
+
 def _default(switch: Field[Any]) -> str | bool:
     match switch.default:
         case bool():

@@ -133,6 +133,19 @@ def test_no_new_tokens_at_all(capsys) -> None:
     assert "at least 1" in refused(capsys, "record", "--max-new-tokens", "0")
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("record --max-new-tokens 1.5", "--max-new-tokens: give a whole number"),
+        ("record --poisson rate=1 --first 2.5", "--first: give a whole number"),
+        ("simulate --max-new-tokens many", "--max-new-tokens: give a whole number"),
+        ("record --model symbolic --device cuda", "device must be cpu or auto"),
+    ],
+)
+def test_numbers_and_devices_that_would_be_taken_for_others(command, said, capsys) -> None:
+    assert said in refused(capsys, *command.split())
+
+
 def test_a_trace_of_another_engine_cannot_be_reexecuted(tmp_path: Path, trace: Path, capsys):
     lines, other = tmp_path / "a.jsonl", tmp_path / "b.kvtrace"
     run(["export", str(trace), "--out", str(lines)])

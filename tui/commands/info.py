@@ -13,7 +13,7 @@ from ...recorder.reader import TraceReader
 from ...replay.memory_account import MemoryAccount
 from ...replay.memory_report import Ask, Memory
 from ..console import out, print_json
-from ..options import Format
+from ..options import Format, MaybeCount
 from ..presenters.memory import Grid, contiguous, costs, fragmentation, use
 
 
@@ -21,9 +21,9 @@ def info(
     trace: Path,
     /,
     *,
-    requests: int | None = None,
-    length: int | None = None,
-    context: int | None = None,
+    requests: MaybeCount = None,
+    length: MaybeCount = None,
+    context: MaybeCount = None,
     format: Format = "text",
 ) -> int:
     """Show a trace's header, counts and size, whether it is whole, and its memory account.

@@ -22,7 +22,7 @@ from ...engine.perplexity import Measured, Plan, WeightsDtype, config_for, measu
 from ...engine.runner import ModelCard
 from ...recorder.errors import BadInput, BadOutput, OutputExists
 from ..console import err, out, print_json, say
-from ..options import Format
+from ..options import Count, Format
 from ..presenters.perplexity import INSTALL_PLOT, Compared, can_plot, compared, plot
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def perplexity(
     kv_dtype: Annotated[Sequence[str], Parameter(negative=())] = SETTINGS,
     lengths: str = LENGTHS,
     text: Path | None = None,
-    windows: int = 2,
-    last: int = 256,
+    windows: Count = 2,
+    last: Count = 256,
     plot_file: Annotated[Path | None, Parameter(name="--plot")] = None,
     device: str = "cpu",
     dtype: WeightsDtype = "float32",

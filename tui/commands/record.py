@@ -28,7 +28,7 @@ from ...recorder.writer import TraceWriter
 from ...replay.oracles import foreign_passphrases
 from ...replay.policies import Shadow
 from ..console import err, out, say
-from ..options import Switches, given, unused_path
+from ..options import Count, MaybeCount, Switches, given, unused_path
 from ..presenters.listing import kinds_of, listed
 from ..workloads import Source
 
@@ -56,9 +56,9 @@ def record(
     prompts: Path | None = None,
     scenario: str | None = None,
     poisson: str | None = None,
-    first: int | None = None,
+    first: MaybeCount = None,
     clock: ClockName | None = None,
-    max_new_tokens: int = 32,
+    max_new_tokens: Count = 32,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
     show: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),

@@ -23,7 +23,7 @@ from ...engine.workloads.variations import faster, without_priorities
 from ...recorder.errors import BadInput, KvrewindError
 from ..comparison import VARIATIONS, Comparison, settings
 from ..console import err, out, print_json, say
-from ..options import Format, Switches, given
+from ..options import Count, Format, MaybeCount, Switches, given
 from ..presenters.simulations import Row, Run, as_json, rows, setting_cell
 from ..workloads import Source
 
@@ -50,10 +50,10 @@ def simulate(
     scenario: str | None = None,
     poisson: str | None = None,
     compare: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
-    first: int | None = None,
+    first: MaybeCount = None,
     speed: float = 1.0,
     cost: Annotated[str, Parameter(show_default=False)] = "",
-    max_new_tokens: int = 32,
+    max_new_tokens: Count = 32,
     format: Format = "text",
     switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
