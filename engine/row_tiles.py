@@ -34,7 +34,7 @@ MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 NARROWEST = 16
 """Columns below which kernels of another kind take over; weights are padded to as many."""
 
-MOST_WORK = 4e9
+MOST_WORK = 2e9
 """Multiplications in the largest call that is tried: the trial must stay short."""
 
 Product = Callable[[Tensor], Tensor]
