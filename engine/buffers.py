@@ -49,9 +49,12 @@ class DecodeBuffer:
         }
         self._slots = [np.full(rows, -1, dtype=np.int64) for _ in range(groups)]
         self._tables = [np.full(rows * stride, -1, dtype=np.int64) for _ in range(groups)]
+        self._before: StepInputs | None = None
+        """What the build before this one left here."""
 
     def rebuild(self, inputs: StepInputs) -> StepInputs:
         """The same step, its arrays standing in this buffer's memory."""
+        self._before = self._copied(inputs) if self.stamp else None
         self.stamp += 1
         for key, array in self._row_arrays.items():
             array[:] = getattr(inputs, key)
@@ -66,6 +69,39 @@ class DecodeBuffer:
             groups=tuple(self._group(n, group) for n, group in enumerate(inputs.groups)),
             buffer=BufferUse(self.name, self.stamp, self._stride),
         )
+
+    def read(self, inputs: StepInputs, use: BufferUse) -> StepInputs:
+        """What the device meets when it replays `use` for this step: with an older stamp the
+        arrays of the build before, with another stride the tables as they lie in memory."""
+        source = inputs if use.stamp == self.stamp or self._before is None else self._before
+        groups = [
+            replace(group, block_tables=self._strided(group.block_tables, use.stride))
+            for group in source.groups
+        ]
+        arrays = {key: getattr(source, key) for key in self._row_arrays}
+        return replace(inputs, **arrays, groups=tuple(groups), buffer=use)
+
+    def _strided(self, tables: IntArray, stride: int) -> IntArray:
+        """[rows, stride] row r begins at r x stride, whatever stands there; -1 past the end."""
+        if stride == self._stride:
+            return tables
+        needed = self._rows * stride
+        flat = np.full(max(needed, tables.size), -1, dtype=np.int64)
+        flat[: tables.size] = tables.ravel()
+        return flat[:needed].reshape(self._rows, stride)
+
+    def _copied(self, inputs: StepInputs) -> StepInputs:
+        """This buffer's arrays as they are now, in memory of their own."""
+        groups = [
+            replace(
+                group,
+                slot_mapping=self._slots[number].copy(),
+                block_tables=self._table_rows(number).copy(),
+            )
+            for number, group in enumerate(inputs.groups)
+        ]
+        arrays = {key: array.copy() for key, array in self._row_arrays.items()}
+        return replace(inputs, **arrays, groups=tuple(groups))
 
     def _group(self, number: int, group: GroupInputs) -> GroupInputs:
         return replace(
@@ -99,8 +135,8 @@ class DecodeBuffers:
             self._buffers[name] = DecodeBuffer(name, rows, stride, len(inputs.groups))
         return self._buffers[name].rebuild(inputs)
 
-    def replay(self, inputs: StepInputs, row: Row) -> BufferUse:
-        """What the device replays, which is what was just built there."""
+    def replay(self, inputs: StepInputs, row: Row) -> StepInputs:
+        """The step as the device meets it; rightly, that is what was just built."""
         assert inputs.buffer is not None, "only staged steps are replayed"
         id = self._journal.id("replay", row.request, row.decision_index)
         replayed: BufferUse = self._journal.decide(Replay(id, inputs.buffer))
@@ -113,4 +149,6 @@ class DecodeBuffers:
                 decision=str(id),
             )
         )
-        return replayed
+        if replayed == inputs.buffer:
+            return inputs
+        return self._buffers[replayed.buffer].read(inputs, replayed)

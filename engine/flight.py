@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .inputs import BlockMove, BufferUse, StepInputs
+from .inputs import BlockMove, StepInputs
 from .layout import DeviceRow
 from .request import Request
 from .rows import Row
@@ -22,8 +22,6 @@ class Flight:
     device_rows: tuple[DeviceRow, ...]
     """The same as the device has them, pads included."""
     inputs: StepInputs
-    replayed: BufferUse | None = None
-    """What the device replays, where the step stands in a persistent buffer."""
     result: Future[StepOutput] | None = None
     """None until the device has started."""
     retiring: list[Request] = field(default_factory=list)
@@ -36,7 +34,8 @@ class Flight:
     @property
     def echo(self) -> list[str | int] | None:
         """What the device says it has read."""
-        return [self.replayed.buffer, self.replayed.stamp] if self.replayed else None
+        buffer = self.inputs.buffer
+        return [buffer.buffer, buffer.stamp] if buffer else None
 
     def row_at(self, number: int) -> Row:
         """The row that the device has as its `number`-th."""

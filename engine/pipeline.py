@@ -69,12 +69,13 @@ class Pipeline:
             inputs = self._buffers.stage(inputs, rows[0], self._buffers_in_use())
         if self._journal.listening:
             self._tell_built(inputs, tokens_known=not any(row.request.pending for row in rows))
-        replayed = self._buffers.replay(inputs, rows[0]) if inputs.buffer else None
+        if inputs.buffer:
+            inputs = self._buffers.replay(inputs, rows[0])
         for row in rows:
             row.request.computed = row.seq_len
             for request in row.takers:
                 request.pending += 1
-        self._flights.append(Flight(rows, device_rows, inputs, replayed))
+        self._flights.append(Flight(rows, device_rows, inputs))
         self.start_next()
 
     def _tell_built(self, inputs: StepInputs, *, tokens_known: bool) -> None:
@@ -109,4 +110,4 @@ class Pipeline:
         return flight
 
     def _buffers_in_use(self) -> tuple[str, ...]:
-        return tuple(flight.replayed.buffer for flight in self._flights if flight.replayed)
+        return tuple(f.inputs.buffer.buffer for f in self._flights if f.inputs.buffer)
