@@ -15,7 +15,7 @@ from .scores import Scoring
 
 
 class Attention(Protocol):
-    """One of the two paths, planned for one KV group of one step."""
+    """One of the paths, planned for one KV group of one step."""
 
     def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; pads get zeros."""
@@ -48,12 +48,12 @@ class PagedStep:
     ) -> Tensor:
         layer: int = module.layer_idx  # pyright: ignore[reportAssignmentType] -- proved at load
         group = self._groups[self._inputs.group_of(layer)]
-        keys, values = _by_token(key), _by_token(value)
+        keys, values = by_token(key), by_token(value)
         if group.tokens is not None:
             keys, values = keys[group.tokens], values[group.tokens]
         self._pool.write(layer, group.slots, keys, values)
         scoring = Scoring(scaling, extras.get("softcap"), extras.get("s_aux"))
-        out = group.attention.attend(layer, _by_token(query), scoring)
+        out = group.attention.attend(layer, by_token(query), scoring)
         return out.unflatten(0, (query.shape[0], query.shape[2]))
 
 
@@ -71,6 +71,6 @@ def _written(group: GroupInputs, device: torch.device) -> tuple[Tensor, Tensor |
     return slots, torch.from_numpy(tokens).to(device)
 
 
-def _by_token(states: Tensor) -> Tensor:
+def by_token(states: Tensor) -> Tensor:
     """[lines, heads, longest, dim] as the model has them -> [T, heads, dim] as the step does."""
     return states.transpose(1, 2).flatten(0, 1)
