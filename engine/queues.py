@@ -30,6 +30,12 @@ class Queues:
         lowest = max(request.prompt.priority for request in running)
         return next(r for r in reversed(running) if r.prompt.priority == lowest)
 
+    def awaits_memory_behind(self, request: Request) -> bool:
+        """Whether host memory is loaded for one that would be preempted before this request."""
+        ordered = sorted(self.running, key=lambda other: other.prompt.priority)
+        behind = ordered[ordered.index(request) + 1 :]
+        return any(other.status is Status.LOADING for other in behind)
+
     def admit(self, request: Request) -> None:
         self.waiting.remove(request)
         self.running.append(request)

@@ -45,6 +45,8 @@ class Scheduler:
         self.config = config
         self.pools = pools
         self._queues = Queues(journal)
+        self._is_short = False
+        """Whether a running request lacked blocks in this step: then nobody is admitted."""
         self._groups = groups
         self._has_windows = any(group.window is not None for group in groups)
         self._journal = journal
@@ -159,8 +161,8 @@ class Scheduler:
     # Rows of running requests.
 
     def _batch(self, in_flight: Sequence[Row]) -> list[Row]:
-        before = len(self.running)
         rows: list[Row] = []
+        self._is_short = False
         budget = self.config.max_num_batched_tokens
         under_way = {row.request: row for row in in_flight}
         for request in sorted(self.running, key=lambda request: request.prompt.priority):
@@ -169,7 +171,7 @@ class Scheduler:
                 if row is not None:
                     rows.append(row)
                     budget -= row.query_len
-        if len(self.running) < before:
+        if self._is_short:
             return rows
         return rows + self._admitter.batch(rows, budget, in_flight)
 
@@ -216,11 +218,18 @@ class Scheduler:
         return drafts
 
     def _make_room(self, request: Request, count: int) -> bool:
-        """Map the blocks of its next tokens; False when it had to be preempted itself."""
+        """Map the blocks of its next tokens; False when it had to be preempted itself, or waits.
+
+        It waits for one behind it that host memory is loaded for, and that can be preempted then:
+        if it gave way, the two could preempt each other for ever.
+        """
         if self.room.is_mapped(request, count):
             return True
         while not self.room.fits(request, count):
+            self._is_short = True
             victim = self._queues.last()
+            if victim is request and self._queues.awaits_memory_behind(request):
+                return False
             self._give_up_blocks(victim, "the pool is full")
             if victim is request:
                 return False

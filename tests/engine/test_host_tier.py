@@ -218,3 +218,14 @@ def test_nothing_is_freed_from_under_a_transfer(transfer_steps: int) -> None:
     _, envelopes = run(prompts, num_blocks=9, transfer_steps=transfer_steps)
     assert positions(envelopes, TransferStarted)
     assert not blocks_freed_under_way(envelopes)
+
+
+def test_requests_that_want_the_last_blocks_while_others_load_come_to_an_end() -> None:
+    """They could preempt each other for ever: one computes, the other one's block is loaded."""
+    samples = prompt("r0", range(30, 45), n=5, max_new_tokens=1)
+    tight = {"block_size": 5, "num_blocks": 3, "host_blocks": 1, "transfer_steps": 5}
+    engine, envelopes = run(
+        [samples], **tight, max_num_seqs=2, max_num_batched_tokens=3, granularity="sequence"
+    )
+    assert [len(r.tokens) for r in engine.requests.values()] == [16] * 5
+    assert {load.request for load in loads(envelopes)} == {"r0/3", "r0/4"}
