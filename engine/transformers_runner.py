@@ -72,7 +72,9 @@ def _path(adopted: AdoptedModel, config: EngineConfig) -> AttentionPath:
 
 def _graphs(adopted: AdoptedModel, pool: KVPool, config: EngineConfig) -> DecodeGraphs | None:
     """Where decode steps are replayed as CUDA graphs, their graphs."""
-    if not config.persistent_buffers or config.explicit_mask or pool.device.type != "cuda":
+    if not config.persistent_buffers or config.explicit_mask or config.exact:
+        return None
+    if not paths.uses_kernels(pool.device):
         return None
     from .decode_graphs import CudaCapture, DecodeGraphs
 

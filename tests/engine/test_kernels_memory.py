@@ -17,6 +17,7 @@ from kvrewind.engine.attention.triton_pool import TritonPool  # noqa: E402
 from kvrewind.engine.config import KV_DTYPES  # noqa: E402
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # numpy's, of infinities
 
 BLOCK_SIZE, NUM_BLOCKS, HEADS = 4, 6, 2
 NUM_SLOTS = BLOCK_SIZE * NUM_BLOCKS
