@@ -15,7 +15,8 @@ else is refused when it is loaded, and so is a machine on which a trial comes ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +80,10 @@ class ExactModel:
                 position_ids=_line(inputs.positions)[None],
                 use_cache=False,
                 logits_to_keep=_line(wanted),
-                **{STEP_ARGUMENT: _Unpadded(step, len(inputs.tokens))},
+                **{STEP_ARGUMENT: _Unpadded(step, len(inputs.tokens), self._arithmetic)},
             )
-        return output.logits[0, torch.from_numpy(index)].float()
+        logits = output.logits[0, : len(wanted)].float()
+        return logits if len(index) == len(wanted) else logits[torch.from_numpy(index)]
 
 
 def _line(numbers: IntArray) -> Tensor:
@@ -89,11 +91,12 @@ def _line(numbers: IntArray) -> Tensor:
 
 
 class _Unpadded:
-    """Implements `hook.LayerCall`: keeps a line's pads from the step."""
+    """Implements `hook.LayerCall`: keeps a line's pads from the step, where nothing is replaced."""
 
-    def __init__(self, step: LayerCall, tokens: int) -> None:
+    def __init__(self, step: LayerCall, tokens: int, arithmetic: _Arithmetic) -> None:
         self._step = step
         self._tokens = tokens
+        self._arithmetic = arithmetic
 
     def __call__(
         self,
@@ -104,12 +107,13 @@ class _Unpadded:
         scaling: float,
         extras: dict[str, Any],
     ) -> Tensor:
-        missing = query.shape[2] - self._tokens
-        if not missing:
-            return self._step(module, query, key, value, scaling, extras)
-        query, key, value = (states[:, :, : self._tokens] for states in (query, key, value))
-        out = self._step(module, query, key, value, scaling, extras)
-        return pad(out, (0, 0, 0, 0, 0, missing))
+        with self._arithmetic.paused():
+            missing = query.shape[2] - self._tokens
+            if not missing:
+                return self._step(module, query, key, value, scaling, extras)
+            query, key, value = (states[:, :, : self._tokens] for states in (query, key, value))
+            out = self._step(module, query, key, value, scaling, extras)
+            return pad(out, (0, 0, 0, 0, 0, missing))
 
 
 class _Arithmetic(TorchFunctionMode):
@@ -119,6 +123,15 @@ class _Arithmetic(TorchFunctionMode):
         super().__init__()
         self.replacing = False
         self._replaced = _replacements(RowTiles())
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While it is entered: code of ours, which needs no replacement."""
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     def __torch_function__(
         self,

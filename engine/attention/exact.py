@@ -101,7 +101,7 @@ def _rounded_up(number: int, unit: int) -> int:
 class _Part(NamedTuple):
     """Rows that share a call: N of them, Q queries each, over J tiles."""
 
-    tokens: Tensor  # [N, Q] into the step's tokens; where there is none, any
+    tokens: Tensor | None  # [N * Q] into the step's tokens, any where there is none; None = all
     wanted: Tensor | None  # [W] into N * Q; None = all
     slots: Tensor  # [N, J, TILE]
     hidden: Tensor  # [N, J, 1, 1, Q, TILE] what the query doesn't see
@@ -128,29 +128,36 @@ class ExactAttention:
         self._pool = pool
         self._tiles = tiles
         self._past_nan = nan_scrubbed or group.mask is not None
-        self._parts = [_part(keys, pool.device) for keys in _keys(inputs, group, pool.block_size)]
+        every_token = np.arange(len(inputs.tokens))
+        self._parts = [
+            _part(keys, every_token, pool.device) for keys in _keys(inputs, group, pool.block_size)
+        ]
         self._vectors: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def attend(self, layer: int, query: Tensor, scoring: Scoring) -> Tensor:
         """query [T, heads, head_dim] -> [T, heads, value_dim]; the step's KV is in the pool."""
         shape = self._pool.shapes[layer]
-        out = query.new_zeros(*query.shape[:2], shape.value_dim)
         vectors = self._vectors_of(shape.kv_heads)
+        out = None
         for part, (index, unseen) in zip(self._parts, vectors, strict=True):
             keys, values = self._pool.gather_vectors(layer, index)
             values = values.float().index_fill_(0, unseen, 0)  # 0 * inf of a stale slot is NaN
             of_part = self._attend(
                 part,
-                query[part.tokens],
+                query if part.tokens is None else query[part.tokens],
                 keys.float().view(-1, TILE, keys.shape[-1]),
                 values.view(-1, TILE, values.shape[-1]),
                 scoring,
-            ).flatten(0, 1)
-            tokens = part.tokens.flatten()
-            if part.wanted is not None:
-                of_part, tokens = of_part[part.wanted], tokens[part.wanted]
-            out[tokens] = of_part.to(out.dtype)
-        return out
+            ).to(query.dtype)
+            if part.tokens is None:
+                return of_part
+            if out is None:
+                out = query.new_zeros(*query.shape[:2], shape.value_dim)
+            if part.wanted is None:
+                out[part.tokens] = of_part
+            else:
+                out[part.tokens[part.wanted]] = of_part[part.wanted]
+        return query.new_zeros(*query.shape[:2], shape.value_dim) if out is None else out
 
     def _vectors_of(self, kv_heads: int) -> list[tuple[Tensor, Tensor]]:
         """For each part, the vectors to gather [N * J * kv_heads * TILE], and which of them nobody
@@ -169,18 +176,18 @@ class ExactAttention:
     def _attend(
         self, part: _Part, query: Tensor, keys: Tensor, values: Tensor, scoring: Scoring
     ) -> Tensor:
-        """query [N, Q, heads, dim], keys and values [N * J * kv_heads, TILE, dim] ->
-        [N, Q, heads, value_dim]."""
+        """query [N * Q, heads, dim], keys and values [N * J * kv_heads, TILE, dim] ->
+        [N * Q, heads, value_dim]."""
         rows, tiles, _ = part.slots.shape
+        queries = part.hidden.shape[4]
+        heads, dim = query.shape[1:]
         kv_heads = len(keys) // (rows * tiles)
-        queries, heads, dim = query.shape[1:]
         used = heads // kv_heads * queries
-        unit = self._tiles.unit(heads // kv_heads, dim, values.shape[-1])
-        size = _rounded_up(used, unit)
-        q = query.float().unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        q = pad(q * scoring.scaling, (0, 0, 0, size - used))[:, None]  # [N, 1, kv_heads, M, dim]
-        q = q.expand(-1, tiles, -1, -1, -1).flatten(0, 2)
-        scores = torch.bmm(q, keys.mT)
+        size = _rounded_up(used, self._tiles.unit(heads // kv_heads, dim, values.shape[-1]))
+        by_head = query.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4)
+        q = keys.new_zeros(rows, tiles, kv_heads, size, dim)
+        q[..., :used, :].unflatten(3, (-1, queries)).copy_(by_head[:, None]).mul_(scoring.scaling)
+        scores = torch.bmm(q.flatten(0, 2), keys.mT)
         if scoring.softcap is not None:
             scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
         scores = scores.view(rows, tiles, kv_heads, size, TILE)
@@ -190,38 +197,42 @@ class ExactAttention:
         if self._past_nan and values.sum().isnan():
             values, poisoned = _without_nan(part, values)
         largest = scores.amax(dim=(1, 4))  # [N, kv_heads, M]
-        total = torch.zeros_like(largest)
+        total = None
         if scoring.sinks is not None:
             sinks = scoring.sinks.float().view(kv_heads, -1, 1).expand(-1, -1, queries)
             sinks = pad(sinks.flatten(1), (0, size - used))
             largest = torch.maximum(largest, sinks)
             total = torch.exp(sinks - largest)
         weights = scores.sub_(largest[:, None, :, :, None]).exp_()
-        out = self._added_up(weights, values, total)[:, :, :used]
-        out = out.unflatten(2, (-1, queries)).permute(0, 3, 1, 2, 4).flatten(2, 3)
-        return out if poisoned is None else out.masked_fill(poisoned, float("nan"))
+        out = _added_up(weights, values, total)[:, :, :used].unflatten(2, (-1, queries))
+        if poisoned is not None:
+            out = out.masked_fill(poisoned, float("nan"))
+        return out.permute(0, 3, 1, 2, 4).reshape(rows * queries, heads, -1)
 
-    def _added_up(self, weights: Tensor, values: Tensor, total: Tensor) -> Tensor:
-        """weights [N, J, kv_heads, M, TILE], values [N * J * kv_heads, TILE, value_dim], total
-        [N, kv_heads, M] of what has no value -> [N, kv_heads, M, value_dim]."""
-        value_dim = values.shape[-1]
-        wide = pad(values, (0, max(0, NARROWEST - value_dim)))
-        sums = weights.sum(dim=-1)
-        products = torch.bmm(weights.flatten(0, 2), wide)[..., :value_dim]
-        products = products.unflatten(0, weights.shape[:3])
-        out = torch.zeros_like(products[:, 0])
-        for tile in range(weights.shape[1]):
-            total = total + sums[:, tile]
-            out = out + products[:, tile]
-        return out / total[..., None]
+
+def _added_up(weights: Tensor, values: Tensor, total: Tensor | None) -> Tensor:
+    """weights [N, J, kv_heads, M, TILE], values [N * J * kv_heads, TILE, value_dim], total
+    [N, kv_heads, M] of what has no value -> [N, kv_heads, M, value_dim]."""
+    value_dim = values.shape[-1]
+    if value_dim < NARROWEST:
+        values = pad(values, (0, NARROWEST - value_dim))
+    sums = weights.sum(dim=-1)
+    products = torch.bmm(weights.flatten(0, 2), values)[..., :value_dim]
+    products = products.unflatten(0, weights.shape[:3])
+    total = sums[:, 0] if total is None else total + sums[:, 0]
+    out = products[:, 0]
+    for tile in range(1, weights.shape[1]):
+        total = total + sums[:, tile]
+        out = out + products[:, tile]
+    return (out / total[..., None]).add_(0.0)  # -0, to which no tile was added, becomes 0
 
 
 def _without_nan(part: _Part, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values with zeros where there was NaN, and [N, Q, 1, 1] whether a query sees any of that."""
+    """Values with zeros where there was NaN, and [N, 1, 1, Q, 1] whether a query sees any of it."""
     stale = values.isnan().any(dim=-1)  # [N * J * kv_heads, TILE]
     by_key = stale.view(*part.slots.shape[:2], -1, TILE).any(dim=2)[:, :, None, None, None]
-    seen = (by_key & ~part.hidden).any(dim=(1, 5)).flatten(1, 2)  # [N, 1, 1, Q] -> [N, Q]
-    return values.masked_fill(stale[..., None], 0), seen.view(len(seen), -1, 1, 1)
+    seen = (by_key & ~part.hidden).any(dim=(1, 5))  # [N, 1, 1, Q]
+    return values.masked_fill(stale[..., None], 0), seen[..., None]
 
 
 def _keys(inputs: StepInputs, group: GroupInputs, block_size: int) -> Iterator[Keys]:
@@ -230,16 +241,19 @@ def _keys(inputs: StepInputs, group: GroupInputs, block_size: int) -> Iterator[K
     return keys_by_mask(inputs, group, group.mask, block_size, TILE, QUERY_COUNTS)
 
 
-def _part(keys: Keys, device: torch.device) -> _Part:
+def _part(keys: Keys, every_token: IntArray, device: torch.device) -> _Part:
     hidden: BoolArray = ~keys.visible  # [N, Q, K]
     rows, queries, width = hidden.shape
     by_tile = hidden.reshape(rows, queries, width // TILE, TILE).transpose(0, 2, 1, 3)
     some = keys.slots.max(axis=1, keepdims=True).clip(0)  # of its own row, never somebody else's
     slots: IntArray = np.where(keys.slots >= 0, keys.slots, some)
-    present = np.flatnonzero(keys.tokens >= 0)
+    tokens = keys.tokens.ravel()
+    present = np.flatnonzero(tokens >= 0)
     return _Part(
-        tokens=torch.from_numpy(keys.tokens.clip(0)).to(device),
-        wanted=None if len(present) == keys.tokens.size else torch.from_numpy(present).to(device),
+        tokens=None
+        if np.array_equal(tokens, every_token)
+        else torch.from_numpy(tokens.clip(0)).to(device),
+        wanted=None if len(present) == len(tokens) else torch.from_numpy(present).to(device),
         slots=torch.from_numpy(slots.reshape(rows, -1, TILE)).to(device),
         hidden=torch.from_numpy(np.ascontiguousarray(by_tile)).to(device)[:, :, None, None],
         unseen=torch.from_numpy(by_tile.all(axis=2)).to(device)[:, :, None],

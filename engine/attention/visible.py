@@ -14,6 +14,9 @@ import numpy as np
 from ..inputs import BoolArray, GroupInputs, IntArray, StepInputs
 from .tables import table_span
 
+MANY_QUERIES = 32
+"""From here on a tile that only others need costs more than a call of one's own."""
+
 
 class Keys(NamedTuple):
     """N pieces of rows, with Q queries and K keys each."""
@@ -59,7 +62,7 @@ def keys_by_length(
     """By tables and lengths: causal, inside the window. Tiles before the window are left out.
 
     Pieces share a call whose numbers of queries round up to one of `query_counts`, and whose
-    numbers of tiles are within a factor of two.
+    numbers of tiles are within a factor of two, or equal where there are many queries.
     """
     pieces = _cut(inputs, query_counts[-1])
     start = np.zeros_like(pieces.first)
@@ -154,7 +157,8 @@ def _alike(
 ) -> dict[tuple[int, int], list[int]]:
     """Pieces by the number of queries that they are rounded up to, and by their class of length."""
     alike: dict[tuple[int, int], list[int]] = {}
-    classes = np.ceil(np.log2(tiles)).astype(np.int64).tolist()
+    doubling = np.ceil(np.log2(tiles)).astype(np.int64)
+    classes = np.where(pieces.counts < MANY_QUERIES, doubling, tiles).tolist()
     for number, (count, length) in enumerate(zip(pieces.counts.tolist(), classes, strict=True)):
         alike.setdefault((_rounded_up(count, query_counts), length), []).append(number)
     return alike
