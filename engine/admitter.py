@@ -132,7 +132,10 @@ class Admitter:
         """Admit it with blocks that host memory fills; it computes the rest once they are."""
         computed = loads.blocks * self._config.block_size
         question = Admit(self._journal.next_id("admit", request, 0), 0, budget)
-        if not self._has_blocks(request, lookup, computed) or not self._journal.answer(question):
+        counts = [len(wanted) for wanted in loads.wanted]  # what a table kept isn't loaded into
+        if not self._has_blocks(request, lookup, computed):
+            return False
+        if not self._room.has_free_beside(lookup, counts) or not self._journal.answer(question):
             return False
         self._queues.admit(request)
         self._queues.load(request)

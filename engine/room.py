@@ -80,6 +80,10 @@ class Room:
             for group in range(len(self._pools))
         )
 
+    def has_free_beside(self, lookup: Lookup, counts: Sequence[int]) -> bool:
+        """Whether each pool has that many blocks beside the hits."""
+        return all(count <= self._free_beside(lookup, group) for group, count in enumerate(counts))
+
     def _missing(self, request: Request, lookup: Lookup, tokens: int, group: int) -> list[int]:
         table = request.tables[group]
         indices = range(lookup.blocks, self.blocks_for(tokens))

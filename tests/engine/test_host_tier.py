@@ -229,3 +229,18 @@ def test_requests_that_want_the_last_blocks_while_others_load_come_to_an_end() -
     )
     assert [len(r.tokens) for r in engine.requests.values()] == [16] * 5
     assert {load.request for load in loads(envelopes)} == {"r0/3", "r0/4"}
+
+
+def test_a_load_waits_for_blocks_also_where_a_fault_left_entries_in_the_table() -> None:
+    """Under a planted fault too a run ends with a verdict, never with a traceback."""
+    text = tuple(range(10, 24))
+    prompts = [
+        prompt("a", text, n=7, max_new_tokens=17, arrival_step=4),
+        prompt("b", (*text[:12], 99), max_new_tokens=3),
+    ]
+    config = EngineConfig(
+        block_size=4, num_blocks=8, host_blocks=5, max_num_seqs=8, faults=("free-while-shared",)
+    )
+    sink = MemorySink()
+    make_engine(MODEL, config, prompts, sink).run(max_steps=300)
+    assert check(sink.envelopes).verdict == "contaminated"
