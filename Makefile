@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint install clean
+.PHONY: demo test test-gpu lint install clean
 
 demo: $(INSTALLED)
 	$(BIN)/kvrewind demo
@@ -12,6 +12,10 @@ demo: $(INSTALLED)
 # Ends with the tests, so that what a reader sees last is their count.
 test: $(INSTALLED) $(VENV)/.smollm2 lint
 	$(BIN)/python -m pytest
+
+# What needs a CUDA device, in under eight minutes.
+test-gpu: $(INSTALLED)
+	scripts/test_gpu.sh
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

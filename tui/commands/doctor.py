@@ -23,7 +23,7 @@ PACKAGES = (  # (package, what for, how to get it)
     ("safetensors", "reading weights", INSTALL_ENGINE),
     ("gguf", "reading SmolLM2", INSTALL_ENGINE),
     ("plotext", "plots", INSTALL_PLOT),
-    ("triton", "kernels on a GPU (not used yet)", "pip install triton"),
+    ("triton", "attention on a GPU", INSTALL_ENGINE),
 )
 
 _DEVICE = "import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else '')"

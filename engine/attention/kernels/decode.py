@@ -89,7 +89,7 @@ def attend_decode(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width", "num_splits"])
 def _attend_splits(
     query, key_codes, key_scales, value_codes, value_scales, block_tables,
     tokens, tables, seq_lens, found, maxima, sums,
@@ -159,7 +159,7 @@ def _attend_splits(
     tl.store(found + cell[:, None] * VALUE_DIM + value[None, :], acc, mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])
 def _join_splits(
     out, found, maxima, sums, sinks, tokens, seq_lens,
     out_stride_token, out_stride_head, num_splits,

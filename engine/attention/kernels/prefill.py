@@ -86,7 +86,7 @@ def attend_prefill(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"])
 def _attend_tiles(
     out, query, key_codes, key_scales, value_codes, value_scales, block_tables,
     tokens, counts, positions, tables, sinks,

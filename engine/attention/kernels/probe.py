@@ -61,7 +61,7 @@ def attention_by_owner(
     return mass
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width", "num_owners"])
 def _sum_by_owner(
     mass, query, key_codes, key_scales, owners, block_tables, tokens, tables, seq_lens, sinks,
     query_stride_token, query_stride_head, table_width, num_owners, scaling,
