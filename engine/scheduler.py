@@ -220,21 +220,26 @@ class Scheduler:
     def _make_room(self, request: Request, count: int) -> bool:
         """Map the blocks of its next tokens; False when it had to be preempted itself, or waits.
 
-        It waits for one behind it that host memory is loaded for, and that can be preempted then:
-        if it gave way, the two could preempt each other for ever.
+        It waits where a transfer has its blocks: if it gave way, it would come back to the next
+        transfer, for ever.
         """
         if self.room.is_mapped(request, count):
             return True
         while not self.room.fits(request, count):
             self._is_short = True
             victim = self._queues.last()
-            if victim is request and self._queues.awaits_memory_behind(request):
+            if victim is request and self._may_wait(request):
                 return False
             self._give_up_blocks(victim, "the pool is full")
             if victim is request:
                 return False
         self._publisher.map(request, count, self.room)
         return True
+
+    def _may_wait(self, request: Request) -> bool:
+        """Whether a transfer under way gives blocks back, or one behind it, loaded now, can be
+        preempted in the next step."""
+        return self.host.is_busy or self._queues.awaits_memory_behind(request)
 
     def _give_up_blocks(self, request: Request, reason: str) -> None:
         """Preempt it: it waits, and is computed again."""
