@@ -135,8 +135,8 @@ class EngineConfig:
     attention: Literal["fast", "reference"] = switch(
         DEVICE,
         "fast",
-        "fast: each row gathers its own blocks; reference: one explicit rows x slots mask over "
-        "the whole pool.",
+        "fast: each row reads its own blocks, on CUDA by Triton kernels; reference: one explicit "
+        "rows x slots mask over the whole pool.",
     )
     exact: bool = switch(
         DEVICE,
