@@ -21,6 +21,7 @@ from .attention.step import PagedStep
 from .attention.traits import LayerTraits, kv_groups
 from .exact import ExactModel
 from .inputs import IntArray, StepInputs
+from .packed_weights import PackedWeights
 from .runner import ModelCard
 
 ONE_THREAD_UP_TO_HIDDEN = 256
@@ -58,6 +59,7 @@ class AdoptedModel:
         text = model.config.get_text_config(decoder=True)
         if self.device.type == "cpu" and text.hidden_size <= ONE_THREAD_UP_TO_HIDDEN:
             torch.set_num_threads(1)
+        self._packed = PackedWeights(self.model)
         self.layers = _take_over(self, name, text.vocab_size)
         self.card = ModelCard(
             name=name,
@@ -89,13 +91,14 @@ class AdoptedModel:
         lines = _num_lines(inputs)
         line, column = np.divmod(inputs.logit_tokens, len(inputs.tokens) // lines)
         wanted, index = np.unique(column, return_inverse=True)
-        output = self.model(
-            input_ids=self._on_device(inputs.tokens).view(lines, -1),
-            position_ids=self._on_device(inputs.positions).view(lines, -1),
-            use_cache=False,
-            logits_to_keep=self._on_device(wanted),
-            **{STEP_ARGUMENT: step},
-        )
+        with self._packed.used():
+            output = self.model(
+                input_ids=self._on_device(inputs.tokens).view(lines, -1),
+                position_ids=self._on_device(inputs.positions).view(lines, -1),
+                use_cache=False,
+                logits_to_keep=self._on_device(wanted),
+                **{STEP_ARGUMENT: step},
+            )
         return output.logits[self._on_device(line), self._on_device(index)].float()
 
     def _on_device(self, array: IntArray) -> Tensor:
