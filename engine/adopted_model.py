@@ -59,7 +59,7 @@ class AdoptedModel:
         text = model.config.get_text_config(decoder=True)
         if self.device.type == "cpu" and text.hidden_size <= ONE_THREAD_UP_TO_HIDDEN:
             torch.set_num_threads(1)
-        self._packed = PackedWeights(self.model)
+        self.packed_weights = PackedWeights(self.model)
         self.layers = _take_over(self, name, text.vocab_size)
         self.card = ModelCard(
             name=name,
@@ -91,7 +91,7 @@ class AdoptedModel:
         lines = _num_lines(inputs)
         line, column = np.divmod(inputs.logit_tokens, len(inputs.tokens) // lines)
         wanted, index = np.unique(column, return_inverse=True)
-        with self._packed.used():
+        with self.packed_weights.used():
             output = self.model(
                 input_ids=self._on_device(inputs.tokens).view(lines, -1),
                 position_ids=self._on_device(inputs.positions).view(lines, -1),

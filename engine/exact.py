@@ -74,7 +74,7 @@ class ExactModel:
     def logits(self, inputs: StepInputs, step: LayerCall) -> Tensor:
         """[S, vocab] float32 logits of `inputs.logit_tokens`, as `AdoptedModel.logits`."""
         wanted, index = np.unique(inputs.logit_tokens, return_inverse=True)
-        with self._arithmetic:
+        with self._adopted.packed_weights.used(), self._arithmetic:
             output = self._adopted.model(
                 input_ids=_line(inputs.tokens)[None],
                 position_ids=_line(inputs.positions)[None],
@@ -164,6 +164,7 @@ def _replacements(tiles: RowTiles) -> dict[Callable[..., Any], Callable[..., Any
     )  # fmt: skip
     return {
         functions.linear: tiles.linear,
+        torch.ops.mkldnn._linear_pointwise: tiles.packed,
         torch.addmm: addmm,
         torch._grouped_mm: grouped,  # pyright: ignore[reportPrivateImportUsage] -- none other sees it
     } | {function: partial(_in_whole_vectors, function) for function in by_element}

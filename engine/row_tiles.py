@@ -67,9 +67,16 @@ class RowTiles:
         def product(rows: Tensor) -> Tensor:
             return torch.nn.functional.linear(rows, weight, bias)
 
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
-        sizes = self._agreeing(product, rows, weight, bias is not None)
-        return _in_calls(product, rows, sizes).unflatten(0, x.shape[:-1])
+        kind = (*weight.stride(), weight.dtype, bias is not None)
+        return self._in_tiles(product, x, weight.shape, kind)
+
+    def packed(self, x: Tensor, weight: Tensor, bias: Tensor | None, *fused: object) -> Tensor:
+        """As `linear`, of a weight [N, K] that oneDNN has packed; nothing may be fused with it."""
+
+        def product(rows: Tensor) -> Tensor:
+            return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, *fused)
+
+        return self._in_tiles(product, x, weight.shape, ("packed", bias is not None))
 
     def grouped(self, x: Tensor, weights: Tensor, ends: Sequence[int]) -> Tensor:
         """x [M, K], weights [G, K, N]: rows up to `ends[g]` are multiplied with the g-th."""
@@ -81,15 +88,16 @@ class RowTiles:
         ]
         return torch.cat(parts)
 
-    def _agreeing(
-        self, product: Product, rows: Tensor, weight: Tensor, biased: bool
-    ) -> tuple[int, ...]:
-        threads = torch.get_num_threads()
-        key = (tuple(weight.shape), weight.stride(), weight.dtype, biased, threads)
+    def _in_tiles(
+        self, product: Product, x: Tensor, shape: Sequence[int], kind: tuple[object, ...]
+    ) -> Tensor:
+        """x [..., K] -> [..., N]. `shape` (N, K) and `kind` say what may be another kernel."""
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        key = (*shape, *kind, torch.get_num_threads())
         if key not in self._sizes:
-            most = MOST_WORK / weight.numel()
-            self._sizes[key] = sizes_that_agree(product, weight.shape[1], most, weight.dtype)
-        return self._sizes[key]
+            most = MOST_WORK / (shape[0] * shape[1])
+            self._sizes[key] = sizes_that_agree(product, shape[1], most, x.dtype)
+        return _in_calls(product, rows, self._sizes[key]).unflatten(0, x.shape[:-1])
 
 
 def sizes_that_agree(
