@@ -21,6 +21,9 @@ from torch import Tensor, nn
 MOST_BYTES = 2**31
 """Of linear weights; a larger model is left as it is, so as not to take that much memory twice."""
 
+LEAST_NUMBERS = 100_000
+"""Of a weight; a smaller one stays in the CPU's cache, and oneDNN's call takes a little longer."""
+
 
 class PackedWeights:
     """Of a model's `nn.Linear` layers in float32; the layers take them while `used` is entered.
@@ -31,7 +34,7 @@ class PackedWeights:
 
     def __init__(self, model: nn.Module) -> None:
         self._now = _Now()
-        layers = [m for m in model.modules() if type(m) is nn.Linear and _can_be_packed(m.weight)]
+        layers = [m for m in model.modules() if type(m) is nn.Linear and _gains(m.weight)]
         if sum(layer.weight.nbytes for layer in layers) <= MOST_BYTES:
             for layer in layers:
                 self._take_over(layer)
@@ -63,6 +66,6 @@ class _Now(threading.local):
     used = False
 
 
-def _can_be_packed(weight: Tensor) -> bool:
+def _gains(weight: Tensor) -> bool:
     on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return on_cpu and weight.dtype == torch.float32
+    return on_cpu and weight.dtype == torch.float32 and weight.numel() >= LEAST_NUMBERS
