@@ -74,6 +74,18 @@ def test_a_row_is_the_same_among_any_number_of_rows(count):
     torch.testing.assert_close(among_few, rows[:count] @ WEIGHT.T + bias)
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+@pytest.mark.parametrize("count", [1, 17, 100])
+def test_packed_weights_are_tried_and_called_like_others(count):
+    tiles = RowTiles()
+    numbers = torch.Generator().manual_seed(2)
+    weight, rows = torch.randn(96, 350, generator=numbers), torch.randn(300, 350, generator=numbers)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    among_many = tiles.packed(rows, packed, None, "none", [], "")[:count]
+    assert torch.equal(tiles.packed(rows[:count], packed, None, "none", [], ""), among_many)
+    torch.testing.assert_close(among_many, rows[:count] @ weight.T, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("width", [1, 4, 15])
 def test_narrow_weights_are_computed_as_wide_ones_are(width):
     """Such as the router of a mixture of experts has."""
