@@ -72,6 +72,7 @@ def attention(
         "QUERIES": prefill.queries_in_a_tile(dtype, quantized=bits is not None),
     }  # fmt: skip
     of_decode = constants | {"TILE_SIZE": decode.TILE}
+    of_probe = constants | {"TILE_SIZE": probe.TILE}
     of_prefill = constants | {"TILE_SIZE": prefill.TILE}
     label = (
         f"dim {dim}, blocks of {block_size}, {str(dtype)[6:]}, kv {kv_dtype}, {window}, {scoring}"
@@ -79,7 +80,7 @@ def attention(
     yield Build(f"decode: {label}", decode._attend_splits, types, of_decode)
     yield Build(f"prefill: {label}", prefill._attend_tiles, types, of_prefill, num_stages=2)
     yield Build(f"join: {label}", decode._join_splits, types, of_decode, num_warps=1)
-    yield Build(f"probe: {label}", probe._sum_by_owner, types, of_decode, num_stages=2)
+    yield Build(f"probe: {label}", probe._sum_by_owner, types, of_probe, num_stages=2)
 
 
 def memory(dim: int, dtype: torch.dtype, kv_dtype: str) -> Iterator[Build]:

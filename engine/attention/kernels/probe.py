@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..scores import Scoring
-from .decode import TILE, DecodeRows
+from .decode import DecodeRows
 from .tiles import (
     LAUNCH,
     bits_of,
@@ -28,6 +28,9 @@ from .tiles import (
     scores_of,
     slots_of,
 )
+
+TILE = 32
+"""Keys that are loaded together. Here more spill registers."""
 
 
 def attention_by_owner(
