@@ -1,18 +1,23 @@
 """Tokens per second of our engine beside transformers' own, on one machine, in one run.
 
-    python benchmarks/serving.py [--threads N] [--repeats N]
+    python benchmarks/serving.py [--threads N] [--repeats N] [--quick] [--vllm PYTHON]
 
 SmolLM2-135M on the CPU, float32, greedy: 16 requests of 84 to 100 prompt tokens, the first 66 of
 which are equal, 32 new tokens each. The best of the repeats counts, and the contenders take turns,
 so that a busy minute hits all of them. On a machine with other work compare processor time.
+PYTHON is the interpreter of an environment that has vLLM's CPU build.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +29,7 @@ from kvrewind.engine.models import LoadedModel, load_model
 from kvrewind.engine.request import Prompt
 from kvrewind.recorder.events import Event
 from kvrewind.recorder.writer import TraceWriter
+from measuring import machine
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
@@ -126,6 +132,39 @@ def generate_batch(
     return Result([answers[tuple(prompt)] for prompt in tokens])
 
 
+class VLLM:
+    """vLLM in a process and an environment of its own. It clocks itself."""
+
+    def __init__(self, python: str, model: Path, *, cached: bool) -> None:
+        script = Path(__file__).with_name("vllm_answers.py")
+        self._process = subprocess.Popen(
+            [python, str(script), str(model), "cache" if cached else "no-cache"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def __enter__(self) -> VLLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def answer(self, tokens: list[list[int]]) -> Result:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the process was started with pipes")
+        print(
+            json.dumps({"prompts": tokens, "new_tokens": NEW_TOKENS}),
+            file=self._process.stdin,
+            flush=True,
+        )
+        reply = self._process.stdout.readline()
+        if not reply:
+            raise SystemExit("vLLM ended; start benchmarks/vllm_answers.py by hand to see why.")
+        return Result(**json.loads(reply))
+
+
 def _greedy() -> GenerationConfig:
     return GenerationConfig(
         max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, use_cache=True
@@ -146,9 +185,12 @@ def measure(contenders: dict[str, Callable[[], Result]], repeats: int) -> dict[s
     for _ in range(repeats):
         for name, contender in contenders.items():
             started, processor = time.perf_counter(), time.process_time()
-            result = contender()._replace(
-                seconds=time.perf_counter() - started, processor=time.process_time() - processor
-            )
+            result = contender()
+            if not result.seconds:
+                result = result._replace(
+                    seconds=time.perf_counter() - started,
+                    processor=time.process_time() - processor,
+                )
             if name not in best or result.seconds < best[name].seconds:
                 best[name] = result
     return best
@@ -181,6 +223,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="once")
+    parser.add_argument("--vllm", metavar="PYTHON", help="also measure vLLM, by this interpreter")
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -189,27 +233,31 @@ def main(arguments: Iterable[str] | None = None) -> None:
     plain = AutoModelForCausalLM.from_pretrained(loaded.directory, dtype=torch.float32).eval()
     plain.generation_config.eos_token_id = None  # everybody generates to the end
     asked = prompts(loaded)
-    results = measure(
-        {
-            "kvrewind, recording off": lambda: ours(loaded, asked, together),
-            "kvrewind, recording on": lambda: ours_recorded(loaded, asked, together),
-            "kvrewind, recording on, prefix shared": lambda: ours_recorded(
-                loaded, asked, after_the_first
-            ),
-            "transformers generate, left padding": lambda: generate(plain, asked),
-            BASE: lambda: generate_batch(plain, asked),
-            "transformers generate_batch, sized as ours": lambda: generate_batch(
-                plain, asked, SIZED_AS_OURS
-            ),
-        },
-        options.repeats,
-    )
+    contenders = {
+        "kvrewind, recording off": lambda: ours(loaded, asked, together),
+        "kvrewind, recording on": lambda: ours_recorded(loaded, asked, together),
+        "kvrewind, recording on, prefix shared": lambda: ours_recorded(
+            loaded, asked, after_the_first
+        ),
+        "transformers generate, left padding": lambda: generate(plain, asked),
+        BASE: lambda: generate_batch(plain, asked),
+        "transformers generate_batch, sized as ours": lambda: generate_batch(
+            plain, asked, SIZED_AS_OURS
+        ),
+    }
+    started = machine()
+    with ExitStack() as closing:
+        if options.vllm:
+            for name, cached in (("vLLM", False), ("vLLM, prefix cache", True)):
+                vllm = closing.enter_context(VLLM(options.vllm, loaded.directory, cached=cached))
+                vllm.answer(asked[:1])  # until it has loaded
+                contenders[name] = partial(vllm.answer, asked)
+        results = measure(contenders, 1 if options.quick else options.repeats)
     console = Console(width=110)
     console.print(
         f"SmolLM2-135M, CPU, float32, {REQUESTS} requests of {min(map(len, asked))} to "
         f"{max(map(len, asked))} tokens ({SHARED} shared), {NEW_TOKENS} new each; "
-        f"torch {torch.__version__}, transformers {transformers.__version__}, "
-        f"{torch.get_num_threads()} threads; best of {options.repeats}"
+        f"best of {1 if options.quick else options.repeats}\n{started}"
     )
     console.print(table(results))
 
