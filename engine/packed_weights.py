@@ -28,8 +28,8 @@ LEAST_NUMBERS = 100_000
 class PackedWeights:
     """Of a model's `nn.Linear` layers in float32; the layers take them while `used` is entered.
 
-    Elsewhere they compute as before, from their weights. Empty where there is nothing to gain, which
-    is never an error.
+    Elsewhere they compute as before, from their weights. Empty where there is nothing to gain,
+    which is never an error.
     """
 
     def __init__(self, model: nn.Module) -> None:
