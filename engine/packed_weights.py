@@ -18,6 +18,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .huge_pages import use_huge_pages
+
 MOST_BYTES = 2**31
 """Of linear weights; a larger model is left as it is, so as not to take that much memory twice."""
 
@@ -36,8 +38,8 @@ class PackedWeights:
         self._now = _Now()
         layers = [m for m in model.modules() if type(m) is nn.Linear and _gains(m.weight)]
         if sum(layer.weight.nbytes for layer in layers) <= MOST_BYTES:
-            for layer in layers:
-                self._take_over(layer)
+            packed = [self._take_over(layer) for layer in layers]
+            use_huge_pages(map(_memory, packed))
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -48,7 +50,8 @@ class PackedWeights:
         finally:
             self._now.used = False
 
-    def _take_over(self, layer: nn.Linear) -> None:
+    def _take_over(self, layer: nn.Linear) -> Tensor:
+        """The packed weight that the layer reads from now on."""
         now, plain, bias = self._now, layer.forward, layer.bias
         with torch.no_grad():
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), None)
@@ -60,10 +63,15 @@ class PackedWeights:
             return torch.ops.mkldnn._linear_pointwise(input, packed, bias, "none", [], "")
 
         layer.forward = forward
+        return packed
 
 
 class _Now(threading.local):
     used = False
+
+
+def _memory(packed: Tensor) -> tuple[int, int]:
+    return torch.ops.mkldnn.data_ptr(packed), torch.ops.mkldnn._nbytes(packed)
 
 
 def _gains(weight: Tensor) -> bool:

@@ -27,13 +27,18 @@ def choose(logits: Tensor, samples: Sequence[Sample], seed: int) -> StepOutput:
     nothing (a planted mask fault can do that) has NaN logits: they count as equal, so that the run
     goes on and the trace shows what happened.
     """
-    finite = torch.nan_to_num(logits)
-    tokens = finite.argmax(dim=-1)
+    sums = logits.logsumexp(dim=-1)
+    if not sums.isfinite().all():
+        logits = torch.nan_to_num(logits)
+        sums = logits.logsumexp(dim=-1)
+    top, best = logits.topk(2, dim=-1)
+    tokens = best[:, 0]
     for row, sample in enumerate(samples):
         if sample.sampling.temperature > 0:
-            tokens[row] = _draw(finite[row], sample, seed)
-    top = finite.topk(2, dim=-1).values
-    logprobs = finite.gather(-1, tokens[:, None])[:, 0] - finite.logsumexp(dim=-1)
+            tokens[row] = _draw(logits[row], sample, seed)
+        elif top[row, 0] == top[row, 1]:  # of equals topk may take any, argmax takes the first
+            tokens[row] = logits[row].argmax()
+    logprobs = logits.gather(-1, tokens[:, None])[:, 0] - sums
     return StepOutput(
         tokens=tuple(tokens.tolist()),
         logprobs=tuple(logprobs.tolist()),
