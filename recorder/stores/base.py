@@ -1,0 +1,40 @@
+"""What the writer asks of the place that it writes into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Delete, Table
+
+
+class Store(Protocol):
+    """A new, empty trace, which one thread fills.
+
+    `add` and `remove` are seen by readers, and survive a kill, from the next `commit` on and
+    together. Each may raise whatever the database does; the writer stops then, and `why` says in a
+    few words what happened, without a password that the place's name may hold.
+    """
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        ...
+
+    def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Insert rows into one of the tables of `schema`, with all its columns in their order."""
+        ...
+
+    def remove(self, statement: Delete) -> None:
+        """Delete rows from one of the tables of `schema`."""
+        ...
+
+    def commit(self) -> None: ...
+
+    def finish(self) -> None:
+        """Nothing more comes: leave everything as those who copy or read it like it best."""
+        ...
+
+    def why(self, error: Exception) -> str: ...
+
+    def close(self) -> None: ...

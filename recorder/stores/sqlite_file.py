@@ -1,0 +1,85 @@
+"""A trace in a SQLite file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Delete, Table
+from sqlalchemy.exc import OperationalError
+
+from .. import schema
+from ..newfile import create_trace, why
+
+_GONE = "the file was removed or replaced meanwhile"
+
+_ROWS_AT_ONCE = (256, 64, 16, 4, 1)
+"""Many rows a statement. SQLite lets go of the interpreter lock at each one, and beside an engine
+that computes in Python it takes milliseconds to get it back."""
+
+
+class SqliteFile:
+    """A `Store`. Raises OutputExists if `path` exists and `force` is not given, and BadOutput."""
+
+    def __init__(self, path: Path, *, force: bool) -> None:
+        self.path = path
+        self._engine = create_trace(path, force=force)
+        self._identity = _identity(path)
+        self._connection = self._engine.connect()
+        # a crash of the machine may lose the last steps, never the file's consistency
+        self._connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+        at = 0
+        for size in _ROWS_AT_ONCE:
+            while len(rows) - at >= size:
+                flat = tuple(chain.from_iterable(rows[at : at + size]))
+                self._connection.exec_driver_sql(_insert_sql(table, size), flat)
+                at += size
+
+    def remove(self, statement: Delete) -> None:
+        self._connection.execute(statement)
+
+    def commit(self) -> None:
+        """SQLite would go on writing into a file that has no name any more."""
+        if _identity(self.path) != self._identity:
+            raise FileNotFoundError(_GONE)
+        self._connection.commit()
+
+    def finish(self) -> None:
+        """Folds the WAL into the file, so that it can be copied, and read where nothing can be
+        written. A reader that has it open just now keeps it in WAL mode, which is as valid."""
+        self._connection.exec_driver_sql("PRAGMA busy_timeout = 500")
+        try:
+            self._connection.exec_driver_sql("PRAGMA journal_mode = DELETE")
+        except OperationalError as error:
+            if "locked" not in str(error):
+                raise
+
+    def why(self, error: Exception) -> str:
+        return _GONE if _identity(self.path) != self._identity else why(error)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._engine.dispose()
+
+
+@cache
+def _insert_sql(table: Table, rows: int) -> str:
+    return schema.insert_sql(table, rows)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that the path names now."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
