@@ -13,19 +13,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-
-from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
 
 from . import schema
 from .codec import Encoder
 from .digest import DigestChain, StepDigest
 from .errors import BadInput, RecordingFailed
 from .events import Envelope, Event, RunEnded
-from .newfile import create_trace, why
+from .stores.sqlite_file import SqliteFile
 
 Observer = Callable[[Sequence[Envelope]], None]
 """Called in the writer's thread with the envelopes of each step, once it is committed."""
@@ -73,8 +69,7 @@ class TraceWriter:
         self.busy_s = 0.0
         """Seconds of processor time that the background thread used."""
 
-        self._engine = create_trace(self.path, force=force)
-        self._identity = _identity(self.path)
+        self._store = SqliteFile(self.path, force=force)
         self._start_ns = time.perf_counter_ns()
         self._lock = threading.Lock()
         self._open: list[Envelope] = []
@@ -154,28 +149,24 @@ class TraceWriter:
                 self._steps.put(None)
                 self._closing.set()
         self._thread.join()
-        self._engine.dispose()
+        self._store.close()
 
     # --- the background thread --------------------------------------------------------------------
 
     def _record(self) -> None:
         try:
-            with self._engine.connect() as connection:
-                # a crash of the machine may lose the last steps, never the file's consistency
-                connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
-                self._record_all(connection)
-                self._finish(connection)
+            self._record_all()
+            self._finish()
         except Exception as error:  # whatever it is, the run must go on; it is told in `failure`
-            gone = _identity(self.path) != self._identity
-            self.failure = RecordingFailed(self.path, _GONE if gone else why(error))
+            self.failure = RecordingFailed(self._store.name, self._store.why(error))
         self.busy_s = time.thread_time()
 
-    def _record_all(self, connection: Connection) -> None:
+    def _record_all(self) -> None:
         more = True
         while more:
             batch, more = self._next_batch()
             if batch:
-                self._commit(connection, batch)
+                self._commit(batch)
                 self._observe(batch)
             self.busy_s = time.thread_time()
 
@@ -194,21 +185,15 @@ class TraceWriter:
             item = self._steps.get()
         return batch, False
 
-    def _commit(self, connection: Connection, batch: list[_Step]) -> None:
+    def _commit(self, batch: list[_Step]) -> None:
         rows: list[tuple[Any, ...]] = []
         digests = [self._encode(step, rows) for step in batch]
-        self._require_in_place()
-        _insert(connection, _INSERT_EVENTS, rows)
-        _insert(connection, _INSERT_STEPS, [tuple(digest) for digest in digests])
-        connection.commit()
+        self._store.add(schema.events, rows)
+        self._store.add(schema.steps, [tuple(digest) for digest in digests])
+        self._store.commit()
         self._last = digests[-1]
         self._committed_events += len(rows)
         self.steps += len(digests)
-
-    def _require_in_place(self) -> None:
-        """SQLite would go on writing into a file that has no name any more."""
-        if _identity(self.path) != self._identity:
-            raise FileNotFoundError(_GONE)
 
     def _encode(self, step: _Step, rows: list[tuple[Any, ...]]) -> StepDigest:
         encoded_events, encode = [], self._encoder.encode
@@ -231,8 +216,7 @@ class TraceWriter:
                     self.observer_failures.append(error)
                     self.observers.remove(observer)
 
-    def _finish(self, connection: Connection) -> None:
-        self._require_in_place()
+    def _finish(self) -> None:
         if self._saw_end and self._last is not None:
             end = {
                 "events": self._committed_events,
@@ -241,46 +225,6 @@ class TraceWriter:
                 "digest": self._last.digest.hex(),
                 "float_digest": self._last.float_digest.hex(),
             }
-            connection.exec_driver_sql(_INSERT_HEADER, ("complete", json.dumps(end)))
-            connection.commit()
-        _leave_one_file(connection)
-
-
-_GONE = "the file was removed or replaced meanwhile"
-_ROWS_AT_ONCE = (256, 64, 16, 4, 1)
-_INSERT_EVENTS = {rows: schema.insert_sql(schema.events, rows) for rows in _ROWS_AT_ONCE}
-_INSERT_STEPS = {rows: schema.insert_sql(schema.steps, rows) for rows in _ROWS_AT_ONCE}
-_INSERT_HEADER = schema.insert_sql(schema.header)
-
-
-def _insert(
-    connection: Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]]
-) -> None:
-    """Many rows a statement. SQLite lets go of the interpreter lock at each one, and beside an
-    engine that computes in Python it takes milliseconds to get it back."""
-    at = 0
-    for size, statement in statements.items():
-        while len(rows) - at >= size:
-            flat = tuple(chain.from_iterable(rows[at : at + size]))
-            connection.exec_driver_sql(statement, flat)
-            at += size
-
-
-def _leave_one_file(connection: Connection) -> None:
-    """Folds the WAL into the file, so that it can be copied, and read where nothing can be
-    written. A reader that has it open just now keeps it in WAL mode, which is as valid."""
-    connection.exec_driver_sql("PRAGMA busy_timeout = 500")
-    try:
-        connection.exec_driver_sql("PRAGMA journal_mode = DELETE")
-    except OperationalError as error:
-        if "locked" not in str(error):
-            raise
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that the path names now."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
+            self._store.add(schema.header, [("complete", json.dumps(end))])
+            self._store.commit()
+        self._store.finish()

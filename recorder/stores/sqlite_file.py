@@ -48,14 +48,13 @@ class SqliteFile:
         self._connection.execute(statement)
 
     def commit(self) -> None:
-        """SQLite would go on writing into a file that has no name any more."""
-        if _identity(self.path) != self._identity:
-            raise FileNotFoundError(_GONE)
+        self._require_in_place()
         self._connection.commit()
 
     def finish(self) -> None:
         """Folds the WAL into the file, so that it can be copied, and read where nothing can be
         written. A reader that has it open just now keeps it in WAL mode, which is as valid."""
+        self._require_in_place()
         self._connection.exec_driver_sql("PRAGMA busy_timeout = 500")
         try:
             self._connection.exec_driver_sql("PRAGMA journal_mode = DELETE")
@@ -69,6 +68,11 @@ class SqliteFile:
     def close(self) -> None:
         self._connection.close()
         self._engine.dispose()
+
+    def _require_in_place(self) -> None:
+        """SQLite would go on writing into a file that has no name any more."""
+        if _identity(self.path) != self._identity:
+            raise FileNotFoundError(_GONE)
 
 
 @cache
