@@ -13,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from .. import schema
 from ..newfile import create_trace, why
+from ..presence import Claim, identity_of
 
 _GONE = "the file was removed or replaced meanwhile"
 
@@ -27,7 +28,8 @@ class SqliteFile:
     def __init__(self, path: Path, *, force: bool) -> None:
         self.path = path
         self._engine = create_trace(path, force=force)
-        self._identity = _identity(path)
+        self._identity = identity_of(path)
+        self._claim = Claim(path)
         self._connection = self._engine.connect()
         # a crash of the machine may lose the last steps, never the file's consistency
         self._connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
@@ -63,27 +65,19 @@ class SqliteFile:
                 raise
 
     def why(self, error: Exception) -> str:
-        return _GONE if _identity(self.path) != self._identity else why(error)
+        return _GONE if identity_of(self.path) != self._identity else why(error)
 
     def close(self) -> None:
         self._connection.close()
         self._engine.dispose()
+        self._claim.release()
 
     def _require_in_place(self) -> None:
         """SQLite would go on writing into a file that has no name any more."""
-        if _identity(self.path) != self._identity:
+        if identity_of(self.path) != self._identity:
             raise FileNotFoundError(_GONE)
 
 
 @cache
 def _insert_sql(table: Table, rows: int) -> str:
     return schema.insert_sql(table, rows)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that the path names now."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino

@@ -1,0 +1,116 @@
+"""Follows a trace that another process is writing.
+
+Each look opens the file, reads what was committed since, and lets go of it again: a writer is never
+kept waiting, and can leave a single file behind although somebody follows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from .errors import KvrewindError
+from .events import Envelope
+from .presence import identity_of, is_being_written
+from .reader import TraceReader
+
+End = Literal["ended", "abandoned", "silent", "removed", "replaced"]
+"""Why nothing more will come: the run ended; its writer is gone without an end record; nothing came
+for as long as somebody was ready to wait; the file has no name any more; another file has it."""
+
+LOOK_EVERY_S = 0.2
+
+GONE_AFTER_S = 1.0
+"""For how long there must be no writer: one that has just begun has no claim yet."""
+
+_EVENTS_AT_ONCE = 20_000
+"""A look that finds more gives them in parts, so that the first are not kept back."""
+
+_TRIES = 5
+"""Looks in a row that may fail: a file is unreadable for a moment while it is folded into one."""
+
+
+class Look(NamedTuple):
+    """What was found: whole steps, in order, and why there will be no more, if so."""
+
+    envelopes: list[Envelope]
+    end: End | None
+
+
+class Follower:
+    """Reads a growing trace from event `from_seq` on.
+
+    Raises what `TraceReader` raises. `idle_s`: how long a trace may stand still before it counts as
+    silent; None for ever. `now` is a clock in seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        from_seq: int = 0,
+        *,
+        idle_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self.next_seq = from_seq
+        self._idle_s = idle_s
+        self._now = now
+        with TraceReader(self.path):
+            self._identity = identity_of(self.path)
+        self._moved_at = now()
+        self._seen_writer_at = now()
+        self._failures = 0
+
+    def look(self) -> Look:
+        """What was committed since the last look.
+
+        Raises UnreadableTrace where the file stays unreadable.
+        """
+        if moved := self._moved_away():
+            return Look([], moved)
+        if is_being_written(self.path) is not False:
+            self._seen_writer_at = self._now()
+        try:
+            envelopes, is_last, has_end = self._read()
+        except KvrewindError:
+            if moved := self._moved_away():
+                return Look([], moved)
+            self._failures += 1
+            if self._failures >= _TRIES:
+                raise
+            return Look([], None)
+        self._failures = 0
+        if moved := self._moved_away():
+            return Look([], moved)  # what was read may be the other file's
+        if envelopes:
+            self.next_seq = envelopes[-1].seq + 1
+            self._moved_at = self._now()
+        return Look(envelopes, self._end(has_end) if is_last else None)
+
+    def _read(self) -> tuple[list[Envelope], bool, bool]:
+        """New events; whether these are all that there are; whether the writer came to its end."""
+        with TraceReader(self.path) as reader:
+            has_end = reader.end is not None  # first: behind it nothing is added
+            stop = self.next_seq + _EVENTS_AT_ONCE
+            envelopes = list(reader.envelopes(self.next_seq, stop))
+            last = reader.last_seq
+            return envelopes, last is None or last < stop, has_end
+
+    def _end(self, has_end: bool) -> End | None:
+        now = self._now()
+        if has_end:
+            return "ended"
+        if now - max(self._seen_writer_at, self._moved_at) >= GONE_AFTER_S:
+            return "abandoned"
+        if self._idle_s is not None and now - self._moved_at >= self._idle_s:
+            return "silent"
+        return None
+
+    def _moved_away(self) -> End | None:
+        identity = identity_of(self.path)
+        if identity is None:
+            return "removed"
+        return None if identity == self._identity else "replaced"
