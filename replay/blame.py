@@ -29,7 +29,7 @@ from collections.abc import Hashable, Iterable
 from .checks.base import Violation
 from .findings import Finding
 
-_BY_ROW = ("InputsBuilt", "MaskBuilt", "SlotsWritten", "TokensSampled")
+CARRIED_OUT_BY_ROW = ("InputsBuilt", "MaskBuilt", "SlotsWritten", "TokensSampled")
 """Events that carry out many decisions, one a row or so: different rules, different decisions."""
 
 
@@ -37,15 +37,15 @@ def settle(violations: Iterable[Violation]) -> tuple[Finding, ...]:
     """Findings in the order of the contract."""
     reported = [v for v in violations if v.is_reported]
     for violation in reported:
-        _carry_cause(violation)
+        carry_cause(violation)
     runs = _runs(reported)
     ordered = sorted(runs, key=lambda run: (_order(run[0]), run[0].seq))
     roots = _roots(ordered)
-    findings = [_finding(run, id(run[0]) in roots) for run in ordered]
+    findings = [finding_of(run, id(run[0]) in roots) for run in ordered]
     return tuple(sorted(findings, key=lambda f: (_last_if_none(f.culprit_seq), not f.root, f.seq)))
 
 
-def _carry_cause(violation: Violation) -> None:
+def carry_cause(violation: Violation) -> None:
     """Only now: what a cause is blamed on may have been settled after the read."""
     if violation.cause is not None:
         violation.fault_class = violation.cause.fault_class
@@ -56,18 +56,19 @@ def _runs(violations: Iterable[Violation]) -> list[list[Violation]]:
     """Like events together, the first of them in front."""
     runs: dict[Hashable, list[Violation]] = {}
     for violation in violations:
-        runs.setdefault(_likeness(violation), []).append(violation)
+        runs.setdefault(likeness(violation), []).append(violation)
     for run in runs.values():
         run.sort(key=_order)
     return list(runs.values())
 
 
-def _likeness(violation: Violation) -> Hashable:
+def likeness(violation: Violation) -> Hashable:
+    """Equal for the violations of one run of like events."""
     culprit = violation.culprit
     if violation.check == "foreign-read":
         cause = violation.cause
-        likeness = _likeness(cause) if cause is not None else culprit.seq
-        return "foreign-read", violation.victim, violation.source, violation.step, likeness
+        root = likeness(cause) if cause is not None else culprit.seq
+        return "foreign-read", violation.victim, violation.source, violation.step, root
     who = culprit.request if culprit.kind.startswith(("Block", "Request")) else violation.victim
     return (
         violation.check, violation.fault_class, violation.variant, culprit.kind, culprit.step, who,
@@ -87,15 +88,26 @@ def _roots(ordered: list[list[Violation]]) -> set[int]:
         first = run[0]
         if first.cause is not None and first.cause.is_reported:
             continue
-        decision = first.check, first.fault_class, first.variant, first.culprit.kind
-        event = first.culprit.seq, first.check if first.culprit.kind in _BY_ROW else None
+        decision = wrong_decision(first)
+        event = first.culprit.seq, first.check if first.culprit.kind in CARRIED_OUT_BY_ROW else None
         if decision not in seen and event not in seen:
             roots.add(id(first))
         seen |= {decision, event}
     return roots
 
 
-def _finding(run: list[Violation], is_root: bool) -> Finding:
+def wrong_decision(violation: Violation) -> Hashable:
+    """Equal for violations that are the same wrong decision, made once or again and again."""
+    return (
+        violation.check,
+        violation.fault_class,
+        violation.variant,
+        violation.culprit.kind,
+    )
+
+
+def finding_of(run: list[Violation], is_root: bool) -> Finding:
+    """What a run of like events is told as; the one that came first is in front."""
     first = run[0]
     culprits = sorted({v.culprit.seq for v in run})
     affected = sorted({name for v in run for name in v.also_affected})

@@ -19,7 +19,7 @@ from ..recorder.events import (
 )
 from .blame import settle
 from .checks import CHECKS
-from .checks.base import Rule
+from .checks.base import Rule, Violation
 from .checks.case import Case
 from .checks.contents import read_row
 from .checks.mask_faults import faults_of
@@ -34,6 +34,8 @@ from .checks.rows import (
 )
 from .checks.tables import judge_table
 from .completeness import NO_END, Completeness
+from .findings import Finding
+from .passphrases import PassphraseWatch
 from .reducer import apply
 from .state import Build, StepState
 from .verdict import Report, verdict_of
@@ -60,6 +62,7 @@ class Inspection:
         self._rules: tuple[Rule, ...] = tuple(rule() for rule in CHECKS)
         self._case = Case()
         self._completeness = Completeness()
+        self._passphrases = PassphraseWatch()
         self._built_rows: dict[int, dict[int, list[Row]]] = {}
         """step -> seq of a build -> its rows, until the step is dispatched."""
         self._before = _hooks(self._rules, "before")
@@ -68,6 +71,7 @@ class Inspection:
     def see(self, envelope: Envelope) -> None:
         case, kind = self._case, type(envelope.event)
         self._completeness.see(envelope)
+        self._passphrases.see(envelope)
         self._dispatch_unannounced(envelope)
         case.look_ahead(envelope)
         for hook in self._before.get(kind, ()):
@@ -81,18 +85,37 @@ class Inspection:
         elif isinstance(envelope.event, StepDispatched):
             self._dispatched(envelope.step, envelope.seq)
 
+    @property
+    def violations(self) -> Sequence[Violation]:
+        """What broke so far, in the order in which it was found; each may still be revised by the
+        next few steps."""
+        return self._case.violations
+
+    @property
+    def passphrases(self) -> Sequence[Finding]:
+        """Passphrases of others that a request has said so far."""
+        return self._passphrases.findings
+
+    def findings(self) -> tuple[Finding, ...]:
+        """As they stand now. What a request says is one only where no leak accounts for it."""
+        spoken = () if self._shows_foreign_data else self._passphrases.findings
+        return (*settle(self._case.violations), *spoken)
+
+    @property
+    def _shows_foreign_data(self) -> bool:
+        return any(violation.shows_foreign_data for violation in self._case.violations)
+
     def report(self, problems: Sequence[str] = ()) -> Report:
         """The verdict so far. A damaged file has said already that its end is missing."""
         for rule in self._rules:
             rule.end(self._case)
-        violations = self._case.violations
-        findings = settle(violations)
+        findings = self.findings()
         own = self._completeness.missing()
         missing = (*problems, *(m for m in own if not (problems and m == NO_END)))
         return Report(
             verdict_of(
                 findings,
-                read_foreign_data=any(v.shows_foreign_data for v in violations),
+                read_foreign_data=self._shows_foreign_data,
                 missing=missing,
             ),
             findings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from ..recorder.events import PiecesDefined
@@ -20,8 +20,10 @@ class Pieces:
     """
 
     def __init__(self, known: Mapping[int, str] | None = None) -> None:
-        self._known = dict(known or {})
-        self._is_marked = any(piece.startswith(_WORD_MARKS) for piece in self._known.values())
+        self._known: dict[int, str] = {}
+        self._is_marked = False
+        if known:
+            self.define(list(known), list(known.values()))
 
     @classmethod
     def of(cls, source: EventSource) -> Self:
@@ -31,6 +33,15 @@ class Pieces:
             if isinstance(event := envelope.event, PiecesDefined):
                 known.update(zip(event.tokens, event.pieces, strict=False))
         return cls(known)
+
+    def define(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
+        """Take in more of them."""
+        self._known.update(zip(tokens, pieces, strict=False))
+        self._is_marked = self._is_marked or any(p.startswith(_WORD_MARKS) for p in pieces)
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """Running text, without what isn't known."""
+        return self._joined([self._known[token] for token in tokens if token in self._known])
 
     def token(self, token: int | None) -> str:
         """One token: its piece in quotes, or its number."""

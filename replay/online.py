@@ -1,0 +1,100 @@
+"""The checks while the run goes on: told of each step, they say what it broke.
+
+All rules of `check` take part, since each looks at an event once; what needs a second run, the
+model or another trace (`bisect`, `--against`) doesn't. What is told is what is known then: a later
+step may revise the blame of the few steps before it, and a wrong decision that is noticed late may
+turn out to come before the one that was told as the root. `report` has it as it stands at the end,
+the same as `check` says of the trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ..recorder.errors import KvrewindError
+from ..recorder.events import Envelope
+from .check import Inspection
+from .findings import Finding
+from .sightings import Sighting, Sightings
+from .verdict import Report
+
+
+class FindingMade(KvrewindError):
+    """A run is ended because a check found something."""
+
+    exit_status = 1
+
+
+class OnlineChecks:
+    """An observer of the trace writer, or of an `ObservedSink`.
+
+    `on_finding` is called with each `Sighting`, in the thread that reports the steps, roots first
+    within a step. A check that fails itself ends the checking and nothing else: `failure` is what
+    it raised, and `on_failure` is called with it once.
+    """
+
+    def __init__(
+        self,
+        on_finding: Callable[[Sighting], None] = lambda sighting: None,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self.first: Sighting | None = None
+        """What was found first."""
+        self.failure: Exception | None = None
+        self._on_finding = on_finding
+        self._on_failure = on_failure
+        self._inspection = Inspection()
+        self._sightings = Sightings()
+        self._spoken = 0
+        """Passphrases that were told."""
+
+    def __call__(self, envelopes: Sequence[Envelope]) -> None:
+        """Check the events of a step."""
+        if self.failure is not None or not envelopes:
+            return
+        try:
+            for envelope in envelopes:
+                self._inspection.see(envelope)
+            sightings = self._new(envelopes[-1].step)
+        except Exception as error:  # a failing check must not end the run; it is told instead
+            self.failure = error
+            self._on_failure(error)
+            return
+        for sighting in sightings:
+            self.first = self.first or sighting
+            self._on_finding(sighting)
+
+    @property
+    def by_check(self) -> Counter[str]:
+        """How many findings of each check were told; `passphrase` counts whoever said one."""
+        counts = +self._sightings.by_check
+        if self._spoken:
+            counts["passphrase"] = self._spoken
+        return counts
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings as they stand now, in the order of `check`. Settles them anew."""
+        return self._inspection.findings()
+
+    def raise_if_found(self) -> None:
+        """Raises `FindingMade` once something was found."""
+        if self.first is not None:
+            finding = self.first.finding
+            raise FindingMade(f"the run was ended by {finding.check} at {finding.position}")
+
+    def report(self, problems: Sequence[str] = ()) -> Report:
+        """The verdict on all that was seen. `problems`: what the recording itself lacks."""
+        if self.failure is not None:
+            told = f"the online checks failed ({self.failure!r}): run `kvrewind check` on the trace"
+            problems = (*problems, told)
+        return self._inspection.report(problems)
+
+    def _new(self, step: int) -> list[Sighting]:
+        sightings = self._sightings.of_step(self._inspection.violations, step)
+        spoken = self._inspection.passphrases
+        for finding in spoken[self._spoken :]:
+            self._spoken += 1
+            sightings.append(Sighting(finding, None, self._spoken))
+        return sightings
