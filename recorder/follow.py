@@ -11,14 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from .errors import KvrewindError
+from .errors import KvrewindError, UnreadableTrace
 from .events import Envelope
 from .presence import identity_of, is_being_written
 from .reader import TraceReader
 
-End = Literal["ended", "abandoned", "silent", "removed", "replaced"]
+End = Literal["ended", "abandoned", "silent", "damaged", "removed", "replaced"]
 """Why nothing more will come: the run ended; its writer is gone without an end record; nothing came
-for as long as somebody was ready to wait; the file has no name any more; another file has it."""
+for as long as somebody was ready to wait; what comes next can't be trusted (`Follower.problem` says
+why); the file has no name any more; another file has it."""
 
 LOOK_EVERY_S = 0.2
 
@@ -56,6 +57,7 @@ class Follower:
     ) -> None:
         self.path = Path(path)
         self.next_seq = from_seq
+        self.problem: str | None = None
         self._idle_s = idle_s
         self._now = now
         with TraceReader(self.path):
@@ -67,7 +69,7 @@ class Follower:
     def look(self) -> Look:
         """What was committed since the last look.
 
-        Raises UnreadableTrace where the file stays unreadable.
+        Raises what `TraceReader` raises where the file can't even be opened any more.
         """
         if moved := self._moved_away():
             return Look([], moved)
@@ -75,13 +77,15 @@ class Follower:
             self._seen_writer_at = self._now()
         try:
             envelopes, is_last, has_end = self._read()
-        except KvrewindError:
+        except KvrewindError as error:
             if moved := self._moved_away():
                 return Look([], moved)
             self._failures += 1
-            if self._failures >= _TRIES:
+            if self._failures < _TRIES:
+                return Look([], None)
+            if not isinstance(error, UnreadableTrace):
                 raise
-            return Look([], None)
+            return self._up_to_the_damage()
         self._failures = 0
         if moved := self._moved_away():
             return Look([], moved)  # what was read may be the other file's
@@ -98,6 +102,11 @@ class Follower:
             envelopes = list(reader.envelopes(self.next_seq, stop))
             last = reader.last_seq
             return envelopes, last is None or last < stop, has_end
+
+    def _up_to_the_damage(self) -> Look:
+        with TraceReader(self.path) as reader:
+            self.problem = next(iter(reader.problems), None)  # finds out what can be trusted
+            return Look(list(reader.envelopes(self.next_seq)), "damaged")
 
     def _end(self, has_end: bool) -> End | None:
         now = self._now()

@@ -49,6 +49,7 @@ def build_app() -> App:
         record,
         replay,
         simulate,
+        tail,
     )
 
     app = App(name="kvrewind", help=HELP, help_format="markdown", version=_version)
@@ -63,6 +64,7 @@ def build_app() -> App:
     app.command(files.import_trace, name="import")
     app.command(files.export_trace, name="export")
     app.command(info.info)
+    app.command(tail.tail)
     app.command(perplexity.perplexity)
     app.command(simulate.simulate)
     app.command(faults.faults)

@@ -15,7 +15,7 @@ from .pieces import Pieces
 from .spans import Span, plain
 
 
-class _WholeNames(Owners):
+class WholeNames(Owners):
     """A list has room for names, where a grid has it for tags."""
 
     def tag(self, request: str | None) -> Span:
@@ -31,20 +31,20 @@ class Listed(NamedTuple):
     decision: str
 
 
-def kinds_of(texts: Sequence[str]) -> tuple[str, ...]:
+def kinds_of(texts: Sequence[str], option: str = "--show") -> tuple[str, ...]:
     """From `BlockCopied,RequestForked`, each text any number of kinds. Raises `BadInput`."""
     kinds = tuple(kind.strip() for text in texts for kind in text.split(","))
     for kind in kinds:
         if kind not in KINDS:
             near = get_close_matches(kind, KINDS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KINDS)}"
-            raise BadInput(f"--show: there is no event {kind!r}; {hint}")
+            raise BadInput(f"{option}: there is no event {kind!r}; {hint}")
     return kinds
 
 
 def listed(source: EventSource, kinds: Sequence[str]) -> Iterator[Listed]:
     """In the order of the trace."""
-    names = Names(_WholeNames(), Pieces.of(source))
+    names = Names(WholeNames(), Pieces.of(source))
     for envelope in source.find(kinds=kinds):
         yield Listed(
             envelope.position,
