@@ -55,8 +55,22 @@ def _sign_of_unheld(block: Block) -> str:
     return CACHED if block.keys else FREE
 
 
-def pool_strip(state: State, group: int | None, block: int, width: int = 100) -> list[Text]:
-    """Rows of 16 blocks around `block`, which stands in brackets, and a legend."""
+class Strip(NamedTuple):
+    """Rows of 16 blocks around one block."""
+
+    pool: Pool
+    block: int
+    rows: list[list[int]]
+    cells: dict[int, Cell]
+    letters: dict[str, str]
+    """Owner -> its letter."""
+
+    def sign(self, number: int) -> str:
+        cell = self.cells[number]
+        return self.letters[cell.owner] if cell.owner else cell.sign
+
+
+def strip_around(state: State, group: int | None, block: int) -> Strip:
     pool = state.pool(group)
     count = state.header.num_blocks if state.header else block + 1
     middle = block // BLOCKS_A_ROW
@@ -73,18 +87,22 @@ def pool_strip(state: State, group: int | None, block: int, width: int = 100) ->
     cells = {n: cell_of(pool, n) for row in numbers for n in row}
     owners = list(dict.fromkeys(cell.owner for cell in cells.values() if cell.owner))
     letters = {name: LETTERS[i % len(LETTERS)] for i, name in enumerate(owners)}
-    lines = [_row(row, block, cells, letters) for row in numbers]
-    return [*lines, *_legend(pool, block, cells, letters, width)]
+    return Strip(pool, block, numbers, cells, letters)
 
 
-def _row(numbers: list[int], marked: int, cells: dict[int, Cell], letters: dict[str, str]) -> Text:
-    is_marked = marked in numbers
+def pool_strip(state: State, group: int | None, block: int, width: int = 100) -> list[Text]:
+    """Rows of 16 blocks around `block`, which stands in brackets, and a legend."""
+    strip = strip_around(state, group, block)
+    return [*(_row(row, strip) for row in strip.rows), *_legend(strip, width)]
+
+
+def _row(numbers: list[int], strip: Strip) -> Text:
+    is_marked = strip.block in numbers
     line = Text("=>" if is_marked else "  ", style="bold red" if is_marked else "")
     line.append(f"{numbers[0]:>6}: ", style="dim")
     for number in numbers:
-        cell = cells[number]
-        sign = letters[cell.owner] if cell.owner else cell.sign
-        around = "[]" if number == marked else "  "
+        sign = strip.sign(number)
+        around = "[]" if number == strip.block else "  "
         line.append(around[0], style="bold red")
         line.append(sign, style=style_of(sign))
         line.append(around[1], style="bold red")
@@ -97,19 +115,23 @@ def style_of(sign: str) -> str:
     return "bold red" if sign == TORN else "dim" if sign in (FREE, CACHED) else "bold"
 
 
-def _legend(
-    pool: Pool, block: int, cells: dict[int, Cell], letters: dict[str, str], width: int
-) -> list[Text]:
-    shown = list(letters.items())[:LEGEND_SHOWN]
+def legend_of(strip: Strip) -> list[str]:
+    """What each sign of the strip means, and who holds the marked block."""
+    shown = list(strip.letters.items())[:LEGEND_SHOWN]
     parts = [f"{letter} {named(name)}" for name, letter in shown]
-    if len(letters) > LEGEND_SHOWN:
-        parts.append(f"{len(letters) - LEGEND_SHOWN} more requests")
-    used = {cell.sign for cell in cells.values()}
+    if len(strip.letters) > LEGEND_SHOWN:
+        parts.append(f"{len(strip.letters) - LEGEND_SHOWN} more requests")
+    used = {cell.sign for cell in strip.cells.values()}
     parts += [f"{sign} {meaning}" for sign, meaning in SIGNS if sign in used]
-    if not cells[block].owner and (holders := pool.block(block).holders):
+    marked = strip.cells[strip.block]
+    if not marked.owner and (holders := strip.pool.block(strip.block).holders):
         names = [named(name) for name in dict.fromkeys(holder.request for holder in holders)]
-        parts.append(f"[{cells[block].sign}] {elided(names, HOLDERS_SHOWN)}")
+        parts.append(f"[{marked.sign}] {elided(names, HOLDERS_SHOWN)}")
+    return parts
+
+
+def _legend(strip: Strip, width: int) -> list[Text]:
     indent = " " * 10
-    told = "   ".join(part.replace(" ", NO_BREAK) for part in parts)
+    told = "   ".join(part.replace(" ", NO_BREAK) for part in legend_of(strip))
     lines = wrap(told, max(width - len(indent), 20), break_on_hyphens=False)
     return [Text(indent + line.replace(NO_BREAK, " "), style="dim") for line in lines]
