@@ -1,15 +1,14 @@
 """Writes a trace while the run goes on.
 
 `emit` gives an event its seq and time and appends it to the open step; when a later step begins,
-the whole step goes to a background thread, which encodes, digests and inserts it, and commits
-whole steps only. A recorder must never change a run: what goes wrong in the thread ends the
+the whole step goes to a background thread (`handover`), which encodes, digests and inserts it, and
+commits whole steps only. A recorder must never change a run: what goes wrong in the thread ends the
 recording and is kept in `failure`.
 """
 
 from __future__ import annotations
 
 import json
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,8 @@ from . import schema
 from .codec import Encoder
 from .digest import DigestChain, StepDigest
 from .errors import BadInput, RecordingFailed
-from .events import Envelope, Event, RunEnded
+from .events import Envelope, Event, RunEnded, SpanDropped
+from .handover import QUEUE_EVENTS, ClosedStep, Handover, WhenFull
 from .stores.sqlite_file import SqliteFile
 
 Observer = Callable[[Sequence[Envelope]], None]
@@ -38,9 +38,19 @@ _STEPS_BEHIND = 100
 """A writer that lags more steps than this is given a turn at each further one."""
 
 
-class _Step(NamedTuple):
+STEPS_AFTER_FREEZE = 8
+"""What is recorded after the event that froze a recording: who else is affected, and how the steps
+under way came out."""
+
+_DROPPED = "the store could not keep up"
+
+
+class Frozen(NamedTuple):
+    """Why a recording was stopped while its run went on, and after which event."""
+
+    reason: str
     step: int
-    envelopes: list[Envelope]
+    seq: int
 
 
 class TraceWriter:
@@ -52,7 +62,13 @@ class TraceWriter:
     """
 
     def __init__(
-        self, path: Path | str, *, force: bool = False, observers: Iterable[Observer] = ()
+        self,
+        path: Path | str,
+        *,
+        force: bool = False,
+        observers: Iterable[Observer] = (),
+        when_full: WhenFull = "block",
+        queue_events: int = QUEUE_EVENTS,
     ) -> None:
         self.path = Path(path)
         self.observers: list[Observer] = list(observers)
@@ -62,6 +78,10 @@ class TraceWriter:
         """What observers raised; one that raises is not called again."""
         self.events = 0
         """Events accepted."""
+        self.dropped = 0
+        """Events that found no room and are not in the trace; a `SpanDropped` stands for them."""
+        self.frozen: Frozen | None = None
+        """Set once `freeze` has taken effect."""
         self.steps = 0
         """Steps committed."""
         self.emit_s = 0.0
@@ -76,8 +96,11 @@ class TraceWriter:
         self._open_step = 0
         self._next_seq = 0
         self._closed = False
-        self._closing = threading.Event()
-        self._steps: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
+        self._handover = Handover(queue_events, when_full)
+        self._freeze_reason: str | None = None
+        self._stop_after: int | None = None
+        """How many steps are recorded in all, once that is known."""
+        self._is_stopped = False
         self._chain = DigestChain()
         self._encoder = Encoder()
         self._last: StepDigest | None = None
@@ -98,8 +121,11 @@ class TraceWriter:
         """Record an event. Never raises for what happens to the file."""
         started = time.perf_counter_ns()
         with self._lock:
-            t_ns = time.perf_counter_ns() - self._start_ns
-            self._accept(Envelope(self._next_seq, step, t_ns, 0, event))
+            self._require_open()
+            if self.is_recording:
+                self._begin(step)
+                t_ns = time.perf_counter_ns() - self._start_ns
+                self._append(Envelope(self._next_seq, step, t_ns, 0, event))
             self.emit_s += (time.perf_counter_ns() - started) * 1e-9
 
     def write_envelopes(self, envelopes: Iterable[Envelope]) -> None:
@@ -114,27 +140,65 @@ class TraceWriter:
                         f"event {envelope.position} comes after seq {self._next_seq - 1} in "
                         f"what goes to {self.path}; sort the events by seq"
                     )
-                self._accept(envelope)
-            if self.failure is not None:
+                self._require_open()
+                self._begin(envelope.step, "block")
+                self._append(envelope)
+            if not self.is_recording:
                 return
 
-    def _accept(self, envelope: Envelope) -> None:
+    def freeze(self, reason: str) -> None:
+        """Keep what is recorded and a few more steps, and record nothing after that; the run goes
+        on. `reason` is told by `kvrewind info`; the first one counts. From any thread, observers
+        included.
+        """
+        self._freeze_reason = self._freeze_reason or reason
+
+    @property
+    def is_recording(self) -> bool:
+        """False once recording failed, or was frozen and came to its end."""
+        return self.failure is None and not self._is_stopped
+
+    @property
+    def queue_depth(self) -> int:
+        """Events that wait to be stored."""
+        return self._handover.depth
+
+    def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError(f"the writer of {self.path} is closed")
+
+    def _begin(self, step: int, when_full: WhenFull | None = None) -> None:
+        """If that is a later step, the open one is closed and goes to the background thread."""
+        if self._open and step > self._open_step:
+            closed = self._close_step()
+            if not self._handover.put(closed, when_full):
+                self._drop(closed, step)
+            elif self._handover.steps > _STEPS_BEHIND:
+                time.sleep(0)  # an engine that computes in Python never lets the thread at the lock
+        self._open_step = max(self._open_step, step)
+
+    def _append(self, envelope: Envelope) -> None:
         self._next_seq = envelope.seq + 1
-        if self.failure is not None:
-            return
-        if self._open and envelope.step > self._open_step:
-            self._hand_over()
-        self._open_step = max(self._open_step, envelope.step)
         self._open.append(envelope)
         self.events += 1
 
-    def _hand_over(self) -> None:
-        self._steps.put(_Step(self._open_step, self._open))
+    def _close_step(self) -> ClosedStep:
+        closed = ClosedStep(self._open_step, self._open)
         self._open = []
-        if self._steps.qsize() > _STEPS_BEHIND:
-            time.sleep(0)  # an engine that computes in Python never lets the thread at the lock
+        return closed
+
+    def _drop(self, closed: ClosedStep, next_step: int) -> None:
+        """The next step begins with the mark. If it is dropped too, its mark covers both."""
+        first = closed.envelopes[0]
+        start, lost = first.seq, len(closed.envelopes)
+        if isinstance(first.event, SpanDropped) and first.event.why == _DROPPED:
+            start, lost = first.event.first_seq, lost - 1
+        self.dropped += lost
+        self.events -= lost
+        t_ns = time.perf_counter_ns() - self._start_ns
+        mark = SpanDropped(first_seq=start, count=self._next_seq - start, why=_DROPPED)
+        self._open.append(Envelope(self._next_seq, next_step, t_ns, 0, mark))
+        self._next_seq += 1
 
     def close(self) -> None:
         """Commit what is left and, if the run ended, mark the trace complete.
@@ -145,9 +209,8 @@ class TraceWriter:
             if not self._closed:
                 self._closed = True
                 if self._open:
-                    self._hand_over()
-                self._steps.put(None)
-                self._closing.set()
+                    self._handover.put(self._close_step(), "block")
+                self._handover.end()
         self._thread.join()
         self._store.close()
 
@@ -159,6 +222,7 @@ class TraceWriter:
             self._finish()
         except Exception as error:  # whatever it is, the run must go on; it is told in `failure`
             self.failure = RecordingFailed(self._store.name, self._store.why(error))
+            self._handover.abandon()
         self.busy_s = time.thread_time()
 
     def _record_all(self) -> None:
@@ -168,24 +232,42 @@ class TraceWriter:
             if batch:
                 self._commit(batch)
                 self._observe(batch)
+                more = self._settle() and more
             self.busy_s = time.thread_time()
 
-    def _next_batch(self) -> tuple[list[_Step], bool]:
+    def _next_batch(self) -> tuple[list[ClosedStep], bool]:
         """Waits for a step, then takes what else comes soon; False when it was the last."""
-        item = self._steps.get()
+        item = self._handover.take()
         if item is not None:
-            self._closing.wait(_GATHER_S)
-        batch: list[_Step] = []
+            self._handover.gather(_GATHER_S)
+        batch: list[ClosedStep] = []
         size = 0
         while item is not None:
             batch.append(item)
             size += len(item.envelopes)
-            if size >= _EVENTS_PER_COMMIT or self._steps.empty():
+            if size >= _EVENTS_PER_COMMIT or self._is_enough(batch):
                 return batch, True
-            item = self._steps.get()
-        return batch, False
+            item = self._handover.take_now()
+        return batch, bool(batch)
 
-    def _commit(self, batch: list[_Step]) -> None:
+    def _is_enough(self, batch: list[ClosedStep]) -> bool:
+        """Whether something must happen behind these steps before others are stored."""
+        return self._stop_after is not None and self.steps + len(batch) >= self._stop_after
+
+    def _settle(self) -> bool:
+        """What is to be done between two commits; False when recording is to stop."""
+        if self._freeze_reason is not None and self.frozen is None and self._last is not None:
+            self.frozen = Frozen(self._freeze_reason, self._last.step, self._last.last_seq)
+            self._store.add(schema.header, [("frozen", json.dumps(self.frozen._asdict()))])
+            self._store.commit()
+            self._stop_after = self.steps + STEPS_AFTER_FREEZE
+        if self._stop_after is None or self.steps < self._stop_after:
+            return True
+        self._is_stopped = True
+        self._handover.abandon()
+        return False
+
+    def _commit(self, batch: list[ClosedStep]) -> None:
         rows: list[tuple[Any, ...]] = []
         digests = [self._encode(step, rows) for step in batch]
         self._store.add(schema.events, rows)
@@ -195,7 +277,7 @@ class TraceWriter:
         self._committed_events += len(rows)
         self.steps += len(digests)
 
-    def _encode(self, step: _Step, rows: list[tuple[Any, ...]]) -> StepDigest:
+    def _encode(self, step: ClosedStep, rows: list[tuple[Any, ...]]) -> StepDigest:
         encoded_events, encode = [], self._encoder.encode
         for seq, own_step, t_ns, rank, event in step.envelopes:
             kind = type(event).__name__
@@ -207,7 +289,7 @@ class TraceWriter:
             self._saw_end = self._saw_end or type(event) is RunEnded
         return self._chain.close_step(step.step, step.envelopes[-1].seq, encoded_events)
 
-    def _observe(self, batch: list[_Step]) -> None:
+    def _observe(self, batch: list[ClosedStep]) -> None:
         for step in batch:
             for observer in tuple(self.observers):
                 try:
