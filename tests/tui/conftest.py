@@ -6,6 +6,7 @@ app shows of it changes only with the app.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ from kvrewind.recorder.sink import Sink
 from kvrewind.recorder.writer import TraceWriter
 
 LEAK = Path(__file__).parent / "data" / "leak.jsonl"
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `live`
 
 
 def _record(sink: Sink, faults: tuple[str, ...]) -> None:
