@@ -22,6 +22,7 @@ from sqlalchemy.exc import DatabaseError
 from . import schema
 from .errors import MissingTrace, NewerFormat, NotATrace, UnreadableTrace
 from .events import SpanDropped
+from .presence import identity_of
 from .salvage import HEADER_SIZE, FileHeader, StoredRow, read_header, table_rows
 
 
@@ -42,6 +43,11 @@ class OpenTrace:
         self._engine.dispose()
         if self._copy is not None:
             self._copy.cleanup()
+
+    def rest(self) -> None:
+        """Close what connections to the file are idle; the next question opens another."""
+        if self.damage is None:
+            self._engine.dispose()
 
     def rows(self, query: Select[Any], at_a_time: int = 2_000) -> Iterator[Row[Any]]:
         """Rows of a query, fetched as they are asked for. Raises UnreadableTrace at damage.
@@ -155,7 +161,16 @@ def _is_cut(path: Path, header: FileHeader) -> bool:
 
 def _read_only(path: Path) -> Engine:
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
-    return _engine(lambda: sqlite3.connect(uri, uri=True, check_same_thread=False))
+    identity = identity_of(path)
+
+    def connect() -> sqlite3.Connection:
+        if identity_of(path) != identity:
+            raise UnreadableTrace(
+                f"{path} was removed or replaced while it was open; open what is there now"
+            )
+        return sqlite3.connect(uri, uri=True, check_same_thread=False)
+
+    return _engine(connect)
 
 
 def _engine(connect: Callable[[], sqlite3.Connection]) -> Engine:

@@ -64,6 +64,10 @@ class TraceReader:
     def close(self) -> None:
         self._file.close()
 
+    def rest(self) -> None:
+        """Let go of the file until the next question, so that its writer can leave it whole."""
+        self._file.rest()
+
     # --- the whole --------------------------------------------------------------------------------
 
     @cached_property
@@ -194,10 +198,12 @@ class TraceReader:
             query = query.where(events.c.kind.in_(kinds))
         return self._envelopes(query)
 
-    def spans(self) -> list[StepSpan]:
-        """Where each step lies, in the order of their first events; decodes none."""
+    def spans(self, start_seq: int = 0) -> list[StepSpan]:
+        """Where the events of each step lie, from `start_seq` on, in the order of their first
+        events; decodes none."""
         of_step: Any = (
             select(events.c.step, func.min(events.c.seq), func.max(events.c.seq), func.count())
+            .where(events.c.seq >= start_seq)
             .group_by(events.c.step)
             .order_by(func.min(events.c.seq))
         )
