@@ -10,6 +10,7 @@ each border by as little.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +18,12 @@ from torch import Tensor
 
 from .runner import StepOutput
 from .sampling import Sample, uniform
+
+MOST_IN_CHUNK = 1024
+"""Logits that are searched together: a power of two, so that it divides most vocabularies."""
+
+LEAST_IN_CHUNK = 64
+"""Below it there are too many chunks to gain anything."""
 
 
 def choose(logits: Tensor, samples: Sequence[Sample], seed: int) -> StepOutput:
@@ -27,23 +34,42 @@ def choose(logits: Tensor, samples: Sequence[Sample], seed: int) -> StepOutput:
     nothing (a planted mask fault can do that) has NaN logits: they count as equal, so that the run
     goes on and the trace shows what happened.
     """
-    sums = logits.logsumexp(dim=-1)
-    if not sums.isfinite().all():
+    logprobs = logits.log_softmax(dim=-1)
+    top, tokens = best_two(logits)
+    if not logprobs.sum().isfinite():
         logits = torch.nan_to_num(logits)
-        sums = logits.logsumexp(dim=-1)
-    top, best = logits.topk(2, dim=-1)
-    tokens = best[:, 0]
+        logprobs = logits.log_softmax(dim=-1)
+        top, tokens = best_two(logits)
     for row, sample in enumerate(samples):
         if sample.sampling.temperature > 0:
             tokens[row] = _draw(logits[row], sample, seed)
-        elif top[row, 0] == top[row, 1]:  # of equals topk may take any, argmax takes the first
-            tokens[row] = logits[row].argmax()
-    logprobs = logits.gather(-1, tokens[:, None])[:, 0] - sums
     return StepOutput(
         tokens=tuple(tokens.tolist()),
-        logprobs=tuple(logprobs.tolist()),
-        margins=tuple((top[:, 0] - top[:, 1]).tolist()),
+        logprobs=tuple(logprobs.gather(-1, tokens[:, None])[:, 0].tolist()),
+        margins=tuple((top[:, 0] - top[:, -1]).tolist()),
     )
+
+
+def best_two(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """logits [S, vocab] -> the two highest of each row [S, 2], and the first token that has the
+    highest [S].
+
+    Both lie in the two chunks with the highest maxima, which are found at the speed of memory;
+    `topk` over the whole vocabulary takes twenty times as long.
+    """
+    size = math.gcd(logits.shape[-1], MOST_IN_CHUNK)
+    if size < LEAST_IN_CHUNK or size == logits.shape[-1]:
+        top, ranked = logits.topk(min(2, logits.shape[-1]), dim=-1)
+        tokens = ranked[:, 0]
+    else:
+        chunks = logits.unflatten(-1, (-1, size))
+        index = chunks.amax(dim=-1).topk(2, dim=-1).indices  # [S, 2]
+        few = chunks.gather(1, index[:, :, None].expand(-1, -1, size))  # [S, 2, size]
+        top, ranked = few.flatten(1).topk(2, dim=-1)
+        tokens = index.gather(-1, ranked[:, :1] // size)[:, 0] * size + ranked[:, 0] % size
+    for row in (top[:, 0] == top[:, -1]).nonzero()[:, 0].tolist():
+        tokens[row] = logits[row].argmax()  # of equals topk takes any
+    return top, tokens
 
 
 def _draw(logits: Tensor, sample: Sample, seed: int) -> Tensor:

@@ -15,7 +15,7 @@ from kvrewind.engine.config import EngineConfig  # noqa: E402
 from kvrewind.engine.llm import Model, make_engine, open_model  # noqa: E402
 from kvrewind.engine.request import Prompt  # noqa: E402
 from kvrewind.engine.runner import StepOutput  # noqa: E402
-from kvrewind.engine.sampler import choose, probabilities  # noqa: E402
+from kvrewind.engine.sampler import best_two, choose, probabilities  # noqa: E402
 from kvrewind.engine.sampling import Sample, Sampling, uniform  # noqa: E402
 from kvrewind.recorder.events import DraftVerified, RequestPreempted  # noqa: E402
 from kvrewind.recorder.memory import MemorySink  # noqa: E402
@@ -222,3 +222,15 @@ def test_an_answer_is_drawn_the_same_alone_mixed_preempted_and_speculated(canary
     kinds = {type(envelope.event) for envelope in sink.envelopes}
     assert {RequestPreempted, DraftVerified} <= kinds
     assert drawn(canary, "abc", seed=8) != alone
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 64, 1021, 1024, 1088, 4096, 49152])
+def test_the_two_best_are_those_of_the_whole_vocabulary_and_ties_go_to_the_first(
+    vocab: int,
+) -> None:
+    generator = torch.Generator().manual_seed(vocab)
+    for spread in (3, 1000):  # of so few levels many are equal
+        logits = torch.randint(-spread, spread, (9, vocab), generator=generator).float()
+        top, tokens = best_two(logits)
+        assert torch.equal(top, logits.sort(dim=-1, descending=True).values[:, :2])
+        assert torch.equal(tokens, logits.argmax(dim=-1))
