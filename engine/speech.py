@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from math import exp
+from typing import Protocol
 
 from .canary.prompts import Question, answer
 from .canary.wordpiece import WordPiece
@@ -41,8 +42,23 @@ class Voice:
     """As many tokens as the request may ever say."""
 
 
+class Voices(Protocol):
+    """What a run's requests say."""
+
+    def begin(self, prompt: Prompt) -> None: ...
+
+    def next(self, request: str, index: int, source: str) -> int:
+        """The token that takes `index` when `request` sees the context of `source`: its own, or
+        whose was leaked to it."""
+        ...
+
+    def draw(self, best: int, sample: Sample) -> int:
+        """The sample's token where `best` is the likeliest: that, or by chance another one."""
+        ...
+
+
 class Speech:
-    """The voices of a run's requests."""
+    """Implements `Voices` in the canary's language."""
 
     def __init__(self, tokenizer: WordPiece, seed: int) -> None:
         self._tokenizer = tokenizer
@@ -55,8 +71,6 @@ class Speech:
         self._voices[prompt.request] = self._voice(prompt)
 
     def next(self, request: str, index: int, source: str) -> int:
-        """The token that takes `index` when `request` sees the context of `source`: its own, or
-        whose was leaked to it."""
         own = self._voices[request]
         said = max(index - own.prompt_length, 0)
         seen = self._voices[source]
@@ -67,7 +81,6 @@ class Speech:
         return script[said] if said < len(script) else self._tokenizer.eos_id
 
     def draw(self, best: int, sample: Sample) -> int:
-        """The sample's token where `best` is the likeliest: that, or by chance another one."""
         if sample.sampling.temperature <= 0:
             return best
         others = (

@@ -23,7 +23,7 @@ from .own_text import NO_LANE, OwnTexts, colour
 from .request import Request
 from .runner import ModelCard, StepOutput
 from .slot_memory import EMPTY, NOBODY, POISON, Contents, SymbolicMemory, mixed
-from .speech import Speech
+from .speech import Speech, Voices
 
 _NO_REQUEST = NOBODY, None
 """Number and request of a pad."""
@@ -49,7 +49,7 @@ class SymbolicRunner:
     """Implements `Runner` over pools of num_blocks x block_size slots, one a KV group.
 
     `windows`: of each KV group; None = it sees everything. `name` is what the trace calls the
-    model.
+    model. `voices` and `card` are the simulator's own where not given.
     """
 
     def __init__(
@@ -59,18 +59,20 @@ class SymbolicRunner:
         *,
         name: str = "symbolic",
         windows: Sequence[int | None] = (None,),
+        voices: Voices | None = None,
+        card: ModelCard | None = None,
     ) -> None:
         self.memory = SymbolicMemory(config.num_blocks, config.block_size, len(windows))
         self._block_size = config.block_size
         self._unknown = tokenizer.unk_id
-        self._speech = Speech(tokenizer, config.seed)
+        self._speech = voices or Speech(tokenizer, config.seed)
         self._texts = OwnTexts(config.block_size)
         self._requests: dict[str, tuple[int, Request]] = {}
         self._names: list[str] = []
         """Of the requests, in the order of their numbers."""
         self._are_coloured = False
         """Whether any request has extra keys."""
-        self._card = _card(config, tokenizer, name, windows)
+        self._card = card or _card(config, tokenizer, name, windows)
 
     @property
     def card(self) -> ModelCard:

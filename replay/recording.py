@@ -15,6 +15,7 @@ from ..recorder.events import (
     EpochChanged,
     PiecesDefined,
     RequestAdded,
+    RequestFinished,
     RunStarted,
     TokensSampled,
 )
@@ -55,7 +56,9 @@ class Recording:
     sampled: dict[str, tuple[int, ...]]
     steps: int
     has_pieces: bool
-    """Whether the trace spells its tokens; a redacted one doesn't."""
+    """Whether the trace spells its tokens (a redacted one says only where it would)."""
+    ended_by: frozenset[int] = frozenset()
+    """The last tokens of requests that came to their own end."""
 
     @classmethod
     def of(cls, envelopes: Iterable[Envelope]) -> Recording:
@@ -65,6 +68,7 @@ class Recording:
         aborts: list[Abort] = []
         epochs: list[EpochChange] = []
         sampled: dict[str, list[int]] = {}
+        ended_by: set[int] = set()
         steps = 0
         has_pieces = False
         for envelope in envelopes:
@@ -83,6 +87,8 @@ class Recording:
                 case TokensSampled() as event:
                     for request, token in zip(event.requests, event.tokens, strict=True):
                         sampled.setdefault(request, []).append(token)
+                case RequestFinished(request=request, reason="eos"):
+                    ended_by.update(sampled.get(request, ())[-1:])
         if header is None:
             raise NotReexecutable("the trace has no RunStarted, so nothing can be re-executed.")
         if header.engine != OUR_ENGINE:
@@ -106,6 +112,7 @@ class Recording:
             sampled={name: tuple(tokens) for name, tokens in sampled.items()},
             steps=steps,
             has_pieces=has_pieces,
+            ended_by=frozenset(ended_by),
         )
 
     def alone(self, request: str) -> Recording:

@@ -10,15 +10,15 @@ from ..engine.config import EngineConfig
 from ..engine.decisions import Policy
 from ..engine.engine import DidNotFinish
 from ..engine.header import run_header
-from ..engine.inputs import StepInputs
-from ..engine.llm import Model, make_engine, open_model
-from ..engine.request import Request
-from ..engine.runner import BlockMemory, ModelCard, Runner, StepOutput
-from ..engine.sampling import Sample
+from ..engine.llm import Model, make_engine
+from ..engine.runner import ModelCard, Runner
 from ..recorder.codec import encode
 from ..recorder.events import Envelope, RunStarted
 from ..recorder.memory import MemorySink
+from ..recorder.redaction import is_redacted
+from .forced import Forced
 from .recording import NotReexecutable, Recording
+from .retold import Wordless, labelled, model_of, numbered
 
 PATIENCE = 4
 """A re-execution ends after this many times the recorded steps: faulty runs can livelock.
@@ -44,41 +44,6 @@ class Divergence:
     replayed: Envelope | None
 
 
-class Forced:
-    """A runner that computes as its inner one does, and says the recorded tokens."""
-
-    def __init__(self, inner: Runner, sampled: Mapping[str, Sequence[int]]) -> None:
-        self._inner = inner
-        self._sampled = sampled
-        self._requests: dict[str, Request] = {}
-
-    @property
-    def card(self) -> ModelCard:
-        return self._inner.card
-
-    @property
-    def memory(self) -> BlockMemory:
-        return self._inner.memory
-
-    def begin(self, request: Request) -> None:
-        self._requests[request.name] = request
-        self._inner.begin(request)
-
-    def execute(self, inputs: StepInputs) -> StepOutput:
-        output = self._inner.execute(inputs)
-        forced = tuple(
-            self._recorded(sample, token)
-            for sample, token in zip(inputs.samples, output.tokens, strict=True)
-        )
-        return replace(output, tokens=forced)
-
-    def _recorded(self, sample: Sample, token: int) -> int:
-        """The token that took this index of its request; the model's own behind the last one."""
-        recorded = self._sampled.get(sample.request, ())
-        said = sample.index - len(self._requests[sample.request].prompt.prompt_tokens)
-        return recorded[said] if said < len(recorded) else token
-
-
 class Reexecutor:
     """Runs a recording again, as often as asked; the model is loaded once.
 
@@ -87,7 +52,7 @@ class Reexecutor:
 
     def __init__(self, recording: Recording, model: Model | None = None) -> None:
         self.recording = recording
-        self._model = model or open_model(recording.header.model, recording.config)
+        self._model = model or model_of(recording)
 
     def run(
         self,
@@ -110,7 +75,7 @@ class Reexecutor:
             self._model,
             config,
             recording.prompts,
-            sink,
+            Wordless(sink) if is_redacted(self.recording.header) else sink,
             runner=Forced(runner, self.recording.sampled) if force_tokens else runner,
             policy=policy,
             header=self._header(config, runner),
@@ -144,7 +109,7 @@ class Reexecutor:
         """The recorded header under the recorded switches: time and place of the run stay."""
         if config == self.recording.config:
             return self.recording.header
-        return run_header(config, runner)
+        return labelled(run_header(config, runner), self.recording.header)
 
     def _refuse_other_model(self, card: ModelCard) -> None:
         recorded = self.recording.header
@@ -160,12 +125,20 @@ def first_divergence(
 ) -> Divergence | None:
     """The first pair of events whose encoded bytes differ; None when the streams are equal.
 
-    Floats count only with `bits`. Times and ranks never do.
+    Floats count only with `bits`. Times and ranks never do, nor what a key is called where the
+    recorded run was redacted.
     """
-    for a, b in zip_longest(recorded, replayed):
+    ours, theirs = recorded, replayed
+    if recorded and isinstance(first := recorded[0].event, RunStarted) and is_redacted(first):
+        ours, theirs = numbered(recorded), numbered(replayed)
+    for i, (a, b) in enumerate(zip_longest(ours, theirs)):
         if a is None or b is None or a.step != b.step or _bytes(a, bits) != _bytes(b, bits):
-            return Divergence(a, b)
+            return Divergence(_at(recorded, i), _at(replayed, i))
     return None
+
+
+def _at(envelopes: Sequence[Envelope], index: int) -> Envelope | None:
+    return envelopes[index] if index < len(envelopes) else None
 
 
 def _bytes(envelope: Envelope, bits: bool) -> object:
