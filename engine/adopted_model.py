@@ -29,7 +29,7 @@ ONE_THREAD_UP_TO_HIDDEN = 256
 
 
 class BrokenWeights(BadInput):
-    """The weights can't compute anything: some are not numbers."""
+    """The weights can't compute anything: some are no finite numbers."""
 
 
 class AdoptedModel:
@@ -39,8 +39,8 @@ class AdoptedModel:
     small model on a CPU torch is set to one thread (process-wide).
 
     Raises `UnfitModel` if the model doesn't hand over the attention of every layer or computes
-    other logits through the paged cache than by itself, `BrokenWeights` if a weight is NaN,
-    `BadInput` if the device is missing.
+    other logits through the paged cache than by itself, `BrokenWeights` if a weight is NaN or
+    infinite, `BadInput` if the device is missing.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AdoptedModel:
     ) -> None:
         self.device = device_of(device)
         self.dtype: torch.dtype = getattr(torch, dtype)
-        _refuse_nan(model, name)
+        _refuse_broken(model, name)
         self.model = model.to(device=self.device, dtype=self.dtype).eval()
         text = model.config.get_text_config(decoder=True)
         if self.device.type == "cpu" and text.hidden_size <= ONE_THREAD_UP_TO_HIDDEN:
@@ -179,12 +179,13 @@ def _compare(name: str, ours: Tensor, expected: Tensor, dtype: torch.dtype) -> N
         )
 
 
-def _refuse_nan(model: nn.Module, name: str) -> None:
+def _refuse_broken(model: nn.Module, name: str) -> None:
     for parameter, weight in model.named_parameters():
-        if weight.is_floating_point() and weight.isnan().any():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            what = "NaN" if weight.isnan().any() else "infinity"
             raise BrokenWeights(
-                f"{name}: the weights are broken, {parameter} holds NaN "
-                f"({int(weight.isnan().sum())} of {weight.numel()} numbers); "
+                f"{name}: the weights are broken, {parameter} holds {what} "
+                f"({int((~weight.isfinite()).sum())} of {weight.numel()} numbers); "
                 "take another copy of the model, or train it again from before they broke"
             )
 

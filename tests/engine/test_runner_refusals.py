@@ -172,6 +172,14 @@ def test_weights_that_are_not_numbers_are_refused_by_name():
     assert "\n" not in str(refusal.value)
 
 
+def test_an_infinite_weight_is_refused_by_name():
+    model = tiny("llama")
+    with torch.no_grad():
+        model.model.layers[0].self_attn.v_proj.weight[1, 2] = -torch.inf
+    with pytest.raises(BrokenWeights, match=r"layers\.0\.self_attn\.v_proj\.weight holds infinity"):
+        AdoptedModel(model, name="tiny")
+
+
 def test_the_digest_tells_models_apart_and_knows_the_same_again():
     one, same, other = tiny("llama"), tiny("llama"), tiny("llama")
     with torch.no_grad():
