@@ -23,13 +23,16 @@ from ...engine.llm import Model, SymbolicModel, make_engine, open_model
 from ...engine.request import Prompt, Request
 from ...engine.workloads.spec import PromptSpec
 from ...recorder.errors import BadInput, OutputExists
+from ...recorder.events import RunEnded
 from ...recorder.reader import TraceReader
 from ...recorder.writer import TraceWriter
+from ...replay.online import FindingMade
 from ...replay.oracles import foreign_passphrases
 from ...replay.policies import Shadow
 from ..console import err, out, say
 from ..options import Count, MaybeCount, Switches, given, unused_path
 from ..presenters.listing import kinds_of, listed
+from ..watching import OnFinding, Watch
 from ..workloads import Source
 
 ClockName = Literal["wall", "simulated"]
@@ -44,6 +47,8 @@ class Recorded:
     seconds: float
     recording_seconds: float
     events: int
+    was_ended: bool = False
+    """By a finding."""
 
     @property
     def recording_share(self) -> float:
@@ -61,14 +66,16 @@ def record(
     max_new_tokens: Count = 32,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
+    on_finding: OnFinding = "log",
+    metrics: str | None = None,
     show: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
     """Record a run of the paged-cache engine.
 
     Without --prompts it runs the default workload: eight customers with a passphrase each, in 22
-    blocks, which are a little too few. Exit status 1: a step raised, and its requests failed; the
-    trace is whole, and says why.
+    blocks, which are a little too few. Exit status 1: a step raised, and its requests failed (the
+    trace is whole, and says why); or a finding ended the run (--on-finding raise).
 
     For example:
 
@@ -102,6 +109,13 @@ def record(
         The trace to write; run.kvtrace when not given.
     force
         Write over an existing trace.
+    on_finding
+        What to do when a check of a step finds something. log: say it on standard error. freeze:
+        and with --ring, keep what is recorded and a little more. raise: and end the run after that
+        step. off: check nothing while it runs.
+    metrics
+        Serve Prometheus metrics while it runs: at this port of this machine (0: a free one), or at
+        HOST:PORT.
     show
         List the events of these kinds, as in RequestForked,BlockCopied; may be repeated.
     """
@@ -116,7 +130,10 @@ def record(
     loaded = open_model(model, config)
     tokenized = tokenize(loaded, workload.specs, max_new_tokens)
     path = output or unused_path("run")
-    recorded = record_run(loaded, config, tokenized, path, force=force, clock_name=clock)
+    with Watch(on_finding, metrics) as watch:
+        recorded = record_run(
+            loaded, config, tokenized, path, force=force, clock_name=clock, watch=watch
+        )
     _print_answers(recorded, loaded)
     if kinds:
         _print_events(path, kinds)
@@ -124,7 +141,7 @@ def record(
     for why, names in failures.items():
         say(f"failed: {', '.join(names)}: {why}")
     _print_summary(recorded)
-    return 1 if failures else 0
+    return 1 if failures or recorded.was_ended else 0
 
 
 def tokenize(model: Model, specs: Sequence[PromptSpec], max_new_tokens: int) -> list[Prompt]:
@@ -140,26 +157,32 @@ def record_run(
     force: bool = False,
     progress: bool = True,
     clock_name: ClockName | None = None,
+    watch: Watch | None = None,
 ) -> Recorded:
     """Run to the end and record it. What can't be served is refused before the file is made.
 
     Interrupted, the trace holds what was recorded and says that it is incomplete.
     """
+    watch = watch or Watch()
     runner = model.runner(config)
     refuse_impossible(prompts, config, runner.card)
     shadow = Shadow(policy_of(config))
     policy = shadow if config.faults else None
     with TraceWriter(path, force=force) as writer:
         clock = _clock(clock_name, model, config)
+        sink = watch.recording(writer)
         engine = make_engine(
-            model, config, prompts, writer, runner=runner, policy=policy, clock=clock
+            model, config, prompts, sink, runner=runner, policy=policy, clock=clock
         )
         started = time.perf_counter()
         try:
-            _run(engine, len(prompts), progress)
+            ended_by = _run(engine, len(prompts), progress, watch)
+            if ended_by is not None:
+                sink.emit(RunEnded(reason=str(ended_by)), engine.step_number)
             writer.close()
         except KeyboardInterrupt:
             writer.close()
+            watch.finish()
             whole = "the whole run" if not engine.has_work else "what was recorded"
             end = "" if not engine.has_work else " and says that it is incomplete"
             say(f"stopped in step {engine.step_number}; {path} holds {whole}{end}")
@@ -167,9 +190,13 @@ def record_run(
     seconds = time.perf_counter() - started  # the last of the writing is a cost of recording too
     if writer.failure is not None:
         say(str(writer.failure))
+    watch.finish()
+    if ended_by is not None:
+        say(f"{ended_by} (--on-finding raise)")
     if config.faults and not shadow.differing:
         say(_no_bite(config))
-    return Recorded(path, engine, seconds, writer.emit_s + writer.busy_s, writer.events)
+    spent = writer.emit_s + writer.busy_s
+    return Recorded(path, engine, seconds, spent, writer.events, ended_by is not None)
 
 
 def _no_bite(config: EngineConfig) -> str:
@@ -180,14 +207,23 @@ def _no_bite(config: EngineConfig) -> str:
     return f"note: {names} changed no decision of this run" + (f" ({needs})" if needs else "")
 
 
-def _run(engine: Engine, requests: int, show: bool) -> None:
+def _run(engine: Engine, requests: int, show: bool, watch: Watch) -> FindingMade | None:
+    """To its end, or to a finding that ends it."""
     with Progress(console=err(), transient=True, disable=not show) as bar:
         task = bar.add_task("recording", total=requests)
+
+        def on_step() -> None:
+            bar.update(task, completed=engine.num_finished)
+            watch.step_over()
+
         try:
             with rarely_collected():
-                engine.run(on_step=lambda: bar.update(task, completed=engine.num_finished))
+                engine.run(on_step=on_step)
         except DidNotFinish as stuck:
             say(str(stuck))
+        except FindingMade as made:
+            return made
+    return None
 
 
 def _clock(name: ClockName | None, model: Model, config: EngineConfig) -> Clock:
