@@ -91,8 +91,10 @@ class NoSuchPosition(BadInput):
 class RecordingFailed(KvrewindError):
     """Recording stopped; the run went on. Kept in `TraceWriter.failure`, never raised by emit."""
 
-    def __init__(self, path: Path | str, why: str) -> None:
+    def __init__(
+        self, path: Path | str, why: str, remedy: str = "free the disk or choose another place"
+    ) -> None:
         super().__init__(
             f"recording to {path} stopped: {why}; the run itself is unaffected, the trace is "
-            "incomplete; free the disk or choose another place, and record again"
+            f"incomplete; {remedy}, and record again"
         )

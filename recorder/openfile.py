@@ -39,6 +39,10 @@ class OpenTrace:
         else:
             self._engine = self._opened()
 
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
+
     def close(self) -> None:
         self._engine.dispose()
         if self._copy is not None:

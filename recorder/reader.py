@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Row, Select, func, select
@@ -19,8 +18,9 @@ from .codec import Encoded, decode, encode, has_floats
 from .digest import DigestChain, StepDigest
 from .errors import BadEvent, NoSuchPosition, UnreadableTrace
 from .events import KINDS, Envelope, RunStarted
-from .openfile import OpenTrace
 from .schema import events, header, steps
+from .stores.address import Place, place_of
+from .stores.open import open_place
 
 _POSITION = re.compile("[0-9]{1,40}")
 _LAST_SEQ = (1 << 63) - 1
@@ -51,9 +51,9 @@ class TraceReader:
     Raises MissingTrace, NotATrace, NewerFormat, or UnreadableTrace if nothing can be read.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self._file = OpenTrace(self.path)
+    def __init__(self, path: Place | str) -> None:
+        self._file = open_place(place_of(path))
+        self.path = self._file.path
 
     def __enter__(self) -> Self:
         return self
@@ -75,6 +75,11 @@ class TraceReader:
         """The run's header, if it was recorded."""
         first = self._first(_rows().where(events.c.kind == RunStarted.__name__))
         return first.event if first and isinstance(first.event, RunStarted) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file; of a run in a database, of its payloads."""
+        return self._file.size
 
     @property
     def count(self) -> int:

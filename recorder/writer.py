@@ -12,7 +12,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from . import schema
@@ -21,7 +20,8 @@ from .digest import DigestChain, StepDigest
 from .errors import BadInput, RecordingFailed
 from .events import Envelope, Event, RunEnded, SpanDropped
 from .handover import QUEUE_EVENTS, ClosedStep, Handover, WhenFull
-from .stores.sqlite_file import SqliteFile
+from .stores.address import Place
+from .stores.create import create_store
 
 Observer = Callable[[Sequence[Envelope]], None]
 """Called in the writer's thread with the envelopes of each step, once it is committed."""
@@ -63,14 +63,13 @@ class TraceWriter:
 
     def __init__(
         self,
-        path: Path | str,
+        path: Place | str,
         *,
         force: bool = False,
         observers: Iterable[Observer] = (),
         when_full: WhenFull = "block",
         queue_events: int = QUEUE_EVENTS,
     ) -> None:
-        self.path = Path(path)
         self.observers: list[Observer] = list(observers)
         self.failure: RecordingFailed | None = None
         """Why recording stopped early, if it did."""
@@ -89,7 +88,8 @@ class TraceWriter:
         self.busy_s = 0.0
         """Seconds of processor time that the background thread used."""
 
-        self._store = SqliteFile(self.path, force=force)
+        self._store = create_store(path, force=force)
+        self.path = self._store.path
         self._start_ns = time.perf_counter_ns()
         self._lock = threading.Lock()
         self._open: list[Envelope] = []
@@ -221,7 +221,9 @@ class TraceWriter:
             self._record_all()
             self._finish()
         except Exception as error:  # whatever it is, the run must go on; it is told in `failure`
-            self.failure = RecordingFailed(self._store.name, self._store.why(error))
+            self.failure = RecordingFailed(
+                str(self.path), self._store.why(error), self._store.remedy
+            )
             self._handover.abandon()
         self.busy_s = time.thread_time()
 

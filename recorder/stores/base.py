@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import Delete, Table
 
+from .address import Place
+
 
 class Store(Protocol):
     """A new, empty trace, which one thread fills.
@@ -17,8 +19,13 @@ class Store(Protocol):
     """
 
     @property
-    def name(self) -> str:
-        """As messages call it."""
+    def path(self) -> Place:
+        """Where a reader finds the trace. Its text is what messages say."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do when it can't be written any more, before one records again."""
         ...
 
     def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:

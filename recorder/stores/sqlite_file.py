@@ -25,6 +25,8 @@ that computes in Python it takes milliseconds to get it back."""
 class SqliteFile:
     """A `Store`. Raises OutputExists if `path` exists and `force` is not given, and BadOutput."""
 
+    remedy = "free the disk or choose another place"
+
     def __init__(self, path: Path, *, force: bool) -> None:
         self.path = path
         self._engine = create_trace(path, force=force)
@@ -33,10 +35,6 @@ class SqliteFile:
         self._connection = self._engine.connect()
         # a crash of the machine may lose the last steps, never the file's consistency
         self._connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
 
     def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
         at = 0

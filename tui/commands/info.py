@@ -76,7 +76,7 @@ def _facts(reader: TraceReader) -> tuple[dict[str, object], MemoryAccount]:
         account.see(envelope)
     facts = {
         "trace": str(reader.path),
-        "bytes": reader.path.stat().st_size,
+        "bytes": reader.size,
         "complete": reader.complete,
         "problems": list(reader.problems),
         **_header(reader.run),
