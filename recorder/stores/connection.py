@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, NullPool, create_engine
+from sqlalchemy import URL, Engine, Pool, QueuePool, create_engine
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from ..errors import BadInput, MissingTrace
@@ -32,7 +32,7 @@ class BadStore(BadInput):
         super().__init__(f"{address} can't be used as a store: {why}")
 
 
-def connected(address: RunAddress) -> Engine:
+def connected(address: RunAddress, pool: type[Pool]) -> Engine:
     """Raises BadStore where there is no such dialect, or its driver isn't installed.
 
     Whether the database can be reached shows with the first query.
@@ -44,7 +44,8 @@ def connected(address: RunAddress) -> Engine:
         return create_engine(
             address.url,
             connect_args=_arguments(address.url),
-            poolclass=NullPool,  # a connection that was lost is nobody's, and needs no reset
+            poolclass=pool,
+            **_more_at_once(pool),
         )
     except NoSuchModuleError:
         raise BadStore(
@@ -75,6 +76,11 @@ def _arguments(url: URL) -> dict[str, Any]:
     if url.get_backend_name() == "sqlite":
         return {"timeout": 30, "check_same_thread": False}
     return {}
+
+
+def _more_at_once(pool: type[Pool]) -> dict[str, int]:
+    """A connection for each iterator that is under way."""
+    return {"max_overflow": -1} if issubclass(pool, QueuePool) else {}
 
 
 def _require_file(address: RunAddress) -> None:

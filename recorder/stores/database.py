@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Engine, Table, delete, insert, inspect, select, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Engine,
+    NullPool,
+    Table,
+    delete,
+    insert,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from .. import schema
@@ -36,7 +47,7 @@ class DatabaseRun:
 
     def __init__(self, address: RunAddress, *, force: bool) -> None:
         self.path = address.of_run(address.run or _unused_name())
-        self._engine = connected(address)
+        self._engine = connected(address, NullPool)
         try:
             _prepare(self._engine, self.path)
             self._number = self._entered(force=force)
