@@ -91,12 +91,16 @@ class Redactor:
         if isinstance(event, DecisionMade):
             changes["choice"] = values.choice(self, event.about, event.choice)
         if isinstance(event, RunStarted) and self._label is not None:
-            if is_redacted(event):
-                raise AlreadyRedacted("the trace is redacted already; hand it over as it is")
+            self.refuse_redacted(event)
             changes["config"] = changes["config"] | {LABEL: dict(self._label)}
         if event.unknown:
             changes["unknown"] = {}
         return replace(event, **changes) if changes else event
+
+    def refuse_redacted(self, header: RunStarted | None) -> None:
+        """Raises AlreadyRedacted for the header of a redacted run."""
+        if is_redacted(header):
+            raise AlreadyRedacted("the trace is redacted already; hand it over as it is")
 
     def name(self, name: Scalar) -> Scalar:
         """Of a request, tenant, session or adapter. r0/1, a further sample of r0, stays one."""
@@ -171,6 +175,7 @@ _HOW: Mapping[tuple[str, str], How] = {
     ("passphrase", "str"): _nothing,
     ("message", "str"): _nothing,
     ("logprobs", "floats"): _nothing,
+    ("state", "str"): _nothing,
     ("margins", "floats"): values.rough_all,
     **{(name, "float"): values.rough for name in ("foreign_mass", "entropy")},
     ("sampling", "map"): values.sampling,

@@ -47,6 +47,7 @@ def build_app() -> App:
         open,
         perplexity,
         record,
+        redact,
         replay,
         simulate,
         tail,
@@ -63,6 +64,7 @@ def build_app() -> App:
     app.command(open.open_trace, name="open")
     app.command(files.import_trace, name="import")
     app.command(files.export_trace, name="export")
+    app.command(redact.redact)
     app.command(info.info)
     app.command(tail.tail)
     app.command(perplexity.perplexity)

@@ -9,7 +9,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.llm import open_model
 from ...recorder.errors import BadInput
 from ...recorder.events import Envelope, RequestAdded
 from ...recorder.reader import TraceReader
@@ -17,6 +16,7 @@ from ...replay.bisect import Bisection, Culprit
 from ...replay.bisect import bisect as search
 from ...replay.recording import Recording
 from ...replay.reexecute import Reexecutor
+from ...replay.retold import model_of
 from ..console import err, out, print_json
 from ..options import Format
 from ..traces import read_all
@@ -34,7 +34,8 @@ def bisect(
     """Find the decision without which the run is clean.
 
     Confirms the failure, toggles the switches one at a time, then searches the decisions; every
-    trial runs twice. Exit status: 0 nothing to blame, 1 culprit found, 4 unstable.
+    trial runs twice. Of a redacted run, each request says in every trial what it said when it was
+    recorded. Exit status: 0 nothing to blame, 1 culprit found, 4 unstable.
 
     For example:
 
@@ -56,8 +57,7 @@ def bisect(
     recording = Recording.of(envelopes)
     if victim is not None:
         _refuse_unknown(victim, envelopes)
-    loaded = open_model(model or recording.header.model, recording.config)
-    executor = Reexecutor(recording, loaded)
+    executor = Reexecutor(recording, model_of(recording, model))
     tell_versions(executor)
     with err().status("bisecting") as status:
         found = search(

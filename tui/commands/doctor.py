@@ -42,7 +42,7 @@ def doctor() -> int:
     table.add_row("kvrewind", version("kvrewind"), "", "")
     table.add_row("python", platform.python_version(), "", "")
     for package, purpose, how in PACKAGES:
-        found = _version(package)
+        found = version_of(package)
         table.add_row(package, found or "missing", purpose, "" if found else how)
     table.add_row("gpu", _gpu() or "none", "--device cuda", "")
     table.add_row("model symbolic", "ready", "simulating without weights", "")
@@ -60,7 +60,7 @@ def doctor() -> int:
     return 0
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -69,7 +69,7 @@ def _version(package: str) -> str | None:
 
 def _gpu() -> str | None:
     """Asked in a process of its own: the command line itself never loads torch."""
-    if _version("torch") is None:
+    if version_of("torch") is None:
         return None
     asked = subprocess.run(
         [sys.executable, "-c", _DEVICE], capture_output=True, text=True, check=False

@@ -10,14 +10,16 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.table import Table
 
-from ...engine.llm import Model, open_model
+from ...engine.llm import Model
 from ...recorder.events import Envelope, RequestAdded, TokensSampled
 from ...recorder.jsonl import to_line
 from ...recorder.reader import TraceReader
+from ...recorder.redaction import is_redacted
 from ...recorder.writer import TraceWriter
 from ...replay.check import check
-from ...replay.recording import Recording
+from ...replay.recording import NotReexecutable, Recording
 from ...replay.reexecute import Divergence, Reexecutor, Rerun, first_divergence
+from ...replay.retold import model_of
 from ..console import out, say
 from ..options import ChangedSwitches, given
 from ..traces import read_all
@@ -43,7 +45,8 @@ def replay(
 
     Without switches the stream of events must be the recorded one; the first divergence is shown
     with both events (exit status 3). With switches, or one request alone, the answers and the
-    verdict of the new run are shown.
+    verdict of the new run are shown. Of a redacted run, no model can read the tokens: each request
+    says what it said then.
 
     For example:
 
@@ -74,7 +77,12 @@ def replay(
         recorded = read_all(reader)
     recording = Recording.of(recorded)
     changes = given(switches)
-    loaded = open_model(model or recording.header.model, recording.config)
+    if verify == "bits" and is_redacted(recording.header):
+        raise NotReexecutable(
+            f"{trace} is redacted, so that nothing can be computed again whose bits could be "
+            "compared; use --verify."
+        )
+    loaded = model_of(recording, model)
     executor = Reexecutor(recording, loaded)
     tell_versions(executor)
     rerun = executor.run(changes, only=only, force_tokens=force_tokens)
@@ -87,6 +95,8 @@ def replay(
 
 def tell_versions(executor: Reexecutor) -> None:
     """Other versions may sample other tokens, which is nobody's leak."""
+    if is_redacted(executor.recording.header):
+        say("note: the trace is redacted; each request says what it said when it was recorded")
     if others := executor.other_versions():
         say(f"note: recorded with {', '.join(others)}; if it diverges, try --force-tokens")
 
