@@ -2,22 +2,23 @@
 
 | ext | content |
 |---|---|
-| 1, 2, 3, 4 | signed integers of 8, 16, 32, 64 bits, the smallest that fits all |
-| 5 | float64 |
-| 6 | ragged table: ext of the lengths (u8), ext of the flat numbers (u8), rows (u32), then both |
+| 1, 2, 3, 4 | signed integers of 8, 16, 32, 64 bits |
+| 5, 8 | float64; float32 where that loses nothing |
 | 7 | one integer outside 64 bits, two's complement |
+| 9, 10, 11 | unsigned integers of 8, 16, 32 bits |
+| 12 | runs: step (u8: 0 or 1), ext of the firsts (u8), ext of the counts (u8), firsts, counts |
 
-What `pack_*` makes goes into `pack_value`; what msgpack gives back goes into `unpack_*`, which
-raise WrongType for anything that the matching `pack_*` doesn't make.
+(6 was the ragged table of format version 1.) Which type an array gets depends on its numbers alone:
+equal arrays have equal bytes. What `pack_*` makes goes into `pack_value`; what msgpack gives back
+goes into `unpack_*`, which raise WrongType for anything that is no such array.
 """
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from itertools import accumulate, pairwise
+from itertools import chain, repeat
 from typing import Any, cast
 
 import msgpack
@@ -25,10 +26,22 @@ import numpy as np
 
 from .plain import small_enough
 
-_TYPECODES = {1: "b", 2: "h", 3: "i", 4: "q"}
-"""ext code -> array typecode, narrowest first."""
-_FLOATS, _TABLE, _BIG_INT = 5, 6, 7
-_TABLE_HEAD = struct.Struct("<BBI")
+_TYPECODES = {1: "b", 2: "h", 3: "i", 4: "q", 9: "B", 10: "H", 11: "I"}
+"""ext code -> array typecode."""
+_SIZES = {code: array(typecode).itemsize for code, typecode in _TYPECODES.items()}
+_FLOAT64, _BIG_INT, _FLOAT32, _RUNS = 5, 7, 8, 12
+
+_UNSIGNED = ((1 << 8, 9), (1 << 16, 10), (1 << 32, 11), (1 << 63, 4))
+_SIGNED = ((1 << 7, 1), (1 << 15, 2), (1 << 31, 3), (1 << 63, 4))
+
+_LONG = 48
+"""From this length on, arrays are searched for runs."""
+_SHORTEST = 4
+"""Shorter arrays are never runs."""
+_NUMBERS_PER_RUN = 4
+"""Fewer on average, and an array is not kept as runs."""
+_MOST_NUMBERS = 1 << 28
+"""Longer runs are damage: they would fill the memory."""
 
 
 class WrongType(Exception):
@@ -39,7 +52,7 @@ def _default(value: Any) -> Any:
     """What msgpack has no type for: integers outside 64 bits and numpy's scalars."""
     if isinstance(value, int):
         size = small_enough(value).bit_length() // 8 + 1
-        return msgpack.ExtType(_BIG_INT, value.to_bytes(size, "little", signed=True))
+        return _ext(_BIG_INT, value.to_bytes(size, "little", signed=True))
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a value of type {type(value).__name__} can't be stored")
@@ -56,62 +69,135 @@ def pack_value(value: Any) -> bytes:
     return value_packer()(value)
 
 
+def _ext(code: int, data: bytes) -> msgpack.ExtType:
+    """As ExtType's own constructor, whose checks take longer than packing most arrays."""
+    return tuple.__new__(msgpack.ExtType, (code, data))
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
 def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
-    """Raw integers of the smallest width that fits all. Raises ValueError beyond 64 bits."""
+    """Runs where there are few, else raw integers of the smallest width that fits all.
+
+    Raises ValueError beyond 64 bits.
+    """
     numbers = values if isinstance(values, (tuple, list)) else tuple(values)
-    for code, typecode in _TYPECODES.items():
-        try:
-            packed = array(typecode, numbers)
-        except OverflowError:
-            continue
-        return msgpack.ExtType(code, _little_endian(packed).tobytes())
+    count = len(numbers)
+    if count < _SHORTEST:
+        return _plain(numbers)
+    first, last = numbers[0], numbers[-1]
+    if count < _LONG:
+        if first == last and numbers.count(first) == count:
+            return _runs(0, [first], [count])
+        if last - first == count - 1 and tuple(numbers) == tuple(range(first, last + 1)):
+            return _runs(1, [first], [count])
+        return _plain(numbers)
+    return _in_runs(numbers) or _plain(numbers)
+
+
+def _plain(numbers: tuple[int, ...] | list[int]) -> msgpack.ExtType:
+    if not numbers:
+        return _ext(9, b"")
+    code = _code_for(min(numbers), max(numbers))
+    return _ext(code, little_endian(array(_TYPECODES[code], numbers)).tobytes())
+
+
+def _code_for(least: int, most: int) -> int:
+    if least >= 0:
+        for bound, code in _UNSIGNED:
+            if most < bound:
+                return code
+    else:
+        for bound, code in _SIGNED:
+            if -bound <= least and most < bound:
+                return code
     raise ValueError("an integer in an array doesn't fit into 64 bits")
 
 
-def pack_floats(values: Iterable[float]) -> msgpack.ExtType:
-    return msgpack.ExtType(_FLOATS, _little_endian(array("d", values)).tobytes())
+def _in_runs(numbers: tuple[int, ...] | list[int]) -> msgpack.ExtType | None:
+    """The array as runs of equal or of consecutive numbers, if those are few."""
+    try:
+        held = np.frombuffer(array("q", numbers), dtype=np.int64)
+    except OverflowError:
+        return None  # which `_plain` says in words
+    steps = np.diff(held)
+    for step in (0, 1):
+        starts = np.flatnonzero(steps != step) + 1
+        if (len(starts) + 1) * _NUMBERS_PER_RUN <= len(numbers):
+            starts = np.concatenate(([0], starts))
+            counts = np.diff(np.concatenate((starts, [len(numbers)])))
+            return _runs(step, held[starts].tolist(), counts.tolist())
+    return None
 
 
-def pack_table(rows: tuple[tuple[int, ...], ...]) -> msgpack.ExtType:
-    lengths = pack_ints(tuple(map(len, rows)))
-    numbers: list[int] = []
-    for row in rows:
-        numbers += row
-    flat = pack_ints(numbers)
-    head = _TABLE_HEAD.pack(lengths.code, flat.code, len(rows))
-    return msgpack.ExtType(_TABLE, head + lengths.data + flat.data)
+def _runs(step: int, firsts: list[int], counts: list[int]) -> msgpack.ExtType:
+    packed, lengths = _plain(firsts), _plain(counts)
+    head = bytes((step, packed.code, lengths.code))
+    return _ext(_RUNS, head + packed.data + lengths.data)
 
 
 def unpack_ints(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, msgpack.ExtType) or value.code not in _TYPECODES:
+    if not isinstance(value, msgpack.ExtType):
         raise WrongType("an array of integers")
-    return tuple(_numbers(_TYPECODES[value.code], value.data))
+    if value.code in _TYPECODES:
+        return tuple(_numbers(_TYPECODES[value.code], value.data))
+    if value.code == _RUNS:
+        return _unpack_runs(value.data)
+    raise WrongType("an array of integers")
+
+
+def _unpack_runs(data: bytes) -> tuple[int, ...]:
+    if len(data) < 3 or data[0] > 1 or data[1] not in _TYPECODES or data[2] not in _TYPECODES:
+        raise WrongType("an array of integers")
+    step, first_code, count_code = data[:3]
+    runs, left = divmod(len(data) - 3, _SIZES[first_code] + _SIZES[count_code])
+    split = 3 + runs * _SIZES[first_code]
+    firsts = _numbers(_TYPECODES[first_code], data[3:split])
+    counts = _numbers(_TYPECODES[count_code], data[split:])
+    if left or (runs and min(counts) < 1) or sum(counts) > _MOST_NUMBERS:
+        raise WrongType("an array of integers")
+    pairs = zip(firsts, counts, strict=True)
+    if step:
+        return tuple(chain.from_iterable(range(first, first + n) for first, n in pairs))
+    return tuple(chain.from_iterable(repeat(first, n) for first, n in pairs))
+
+
+class IntPacker:
+    """`pack_ints` that remembers: events of one step carry the same arrays."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], msgpack.ExtType] = {}
+
+    def pack(self, values: Iterable[int]) -> msgpack.ExtType:
+        numbers = values if type(values) is tuple else tuple(values)
+        known = self._known.get(numbers)
+        if known is None:
+            known = self._known[numbers] = pack_ints(numbers)
+        return known
+
+    def forget(self) -> None:
+        self._known.clear()
+
+
+# --- floats ---------------------------------------------------------------------------------------
+
+
+def pack_floats(values: Iterable[float]) -> msgpack.ExtType:
+    exact = array("d", values)
+    short = array("f", exact)
+    if array("d", short) == exact:
+        return _ext(_FLOAT32, little_endian(short).tobytes())
+    return _ext(_FLOAT64, little_endian(exact).tobytes())
 
 
 def unpack_floats(value: Any) -> tuple[float, ...]:
-    if not isinstance(value, msgpack.ExtType) or value.code != _FLOATS:
-        raise WrongType("an array of floats")
-    return tuple(_numbers("d", value.data))
+    if isinstance(value, msgpack.ExtType) and value.code in (_FLOAT64, _FLOAT32):
+        return tuple(_numbers("d" if value.code == _FLOAT64 else "f", value.data))
+    raise WrongType("an array of floats")
 
 
-def _numbers(typecode: str, data: bytes) -> array[Any]:
-    numbers = array(typecode)
-    numbers.frombytes(data)
-    return _little_endian(numbers)
-
-
-def unpack_table(value: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, msgpack.ExtType) or value.code != _TABLE:
-        raise WrongType("a table")
-    if len(value.data) < _TABLE_HEAD.size:
-        raise WrongType("a whole table")
-    lengths_code, flat_code, rows = _TABLE_HEAD.unpack_from(value.data)
-    split = _TABLE_HEAD.size + rows * array(_TYPECODES[lengths_code]).itemsize
-    lengths = _numbers(_TYPECODES[lengths_code], value.data[_TABLE_HEAD.size : split])
-    flat = tuple(_numbers(_TYPECODES[flat_code], value.data[split:]))
-    if len(lengths) != rows or (rows and min(lengths) < 0) or sum(lengths) != len(flat):
-        raise WrongType("a table whose lengths add up")
-    return tuple(flat[a:b] for a, b in pairwise(accumulate(lengths, initial=0)))
+# --- the rest -------------------------------------------------------------------------------------
 
 
 def unpack_scalar(value: Any) -> str | int:
@@ -122,7 +208,16 @@ def unpack_scalar(value: Any) -> str | int:
     raise WrongType("text or an integer")
 
 
-def _little_endian(numbers: array[Any]) -> array[Any]:
+def _numbers(typecode: str, data: bytes) -> array[Any]:
+    numbers = array(typecode)
+    try:
+        numbers.frombytes(data)
+    except ValueError:
+        raise WrongType("an array of whole numbers") from None
+    return little_endian(numbers)
+
+
+def little_endian(numbers: array[Any]) -> array[Any]:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

@@ -1,10 +1,13 @@
-"""Events to bytes and back.
+"""How events are laid out in bytes, and bytes back to events (`encoder` has the other way).
 
 A row of the trace holds an event as kind, request, block and a *payload*: the remaining fields as
-one msgpack map, in declaration order, absent optionals left out, unknown fields after the known
-ones in sorted order. Arrays are raw numbers (see `arrays`), so that nothing in a trace is ever
-pickled or parsed number by number. The encoding is canonical: two events are equal when their
-bytes are.
+one msgpack array, in the order in which the class declares them (`decision` first), nil where one
+is absent, without the nils at the end. Behind it, where there are fields that we don't know, a
+msgpack map of them. Nothing in a trace is ever pickled or parsed number by number.
+
+Three shapes are not stored as they are: names are numbers (see `names`), block tables are changes
+(see `tables`). So an event has two forms. What is *stored* depends on the events before it; what is
+*canonical* depends on the event alone, and is what digests and comparisons are taken over.
 """
 
 from __future__ import annotations
@@ -16,172 +19,180 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from .arrays import (
-    WrongType,
-    pack_floats,
-    pack_ints,
-    pack_table,
-    unpack_floats,
-    unpack_ints,
-    unpack_scalar,
-    unpack_table,
-    value_packer,
-)
+from .arrays import WrongType, unpack_floats, unpack_ints, unpack_scalar
 from .errors import BadEvent
 from .events import KINDS, Event
 from .fields import FieldSpec, Shape, fields_of
+from .names import unpack_names
 from .plain import canonical
+from .tables import Bases, unpack_table
 
 RESERVED = frozenset({"kind", "step", "seq", "t_ns", "rank"})
 """Names of the envelope; no event has a field of those names, unknown ones included."""
 
 FLOAT_SHAPES = frozenset({"float", "floats"})
+NAME_SHAPES = frozenset({"names", "rows"})
 
 
-class Encoded(NamedTuple):
-    """An event as the trace stores it, and what its digests are taken over."""
-
-    request: str | None
-    block: int | None
-    payload: bytes
-    exact: bytes
-    """The payload without float-shaped fields."""
-    floats: bytes
-    """The float-shaped fields alone; empty when there are none."""
+# --- the plan of a class --------------------------------------------------------------------------
 
 
-class _Field(NamedTuple):
-    name: str
-    required: bool
-    is_float: bool
-    pack: Callable[[Any], Any] | None
-    unpack: Callable[[Any], Any]
+class Plan(NamedTuple):
+    """How events of a class are laid out."""
 
-
-class _Plan(NamedTuple):
     cls: type[Event]
-    fields: tuple[_Field, ...]
-    stored: tuple[tuple[str, bool, bool, Callable[[Any], Any] | None], ...]
-    """Of each field: name, whether it is required, whether it is a float, and how it is packed."""
+    fields: tuple[FieldSpec, ...]
+    """Those of the payload, in order."""
     values: Callable[[Event], tuple[Any, ...]]
-    """The values of the fields, and of `unknown` behind them."""
     names: frozenset[str]
-    unpack_request: Callable[[Any], Any] | None
-    """None where the event has no such field, or has it in another shape."""
-    unpack_block: Callable[[Any], Any] | None
-    has_floats: bool
+    """Of all fields."""
+    request: FieldSpec | None
+    """None where the event has no such column."""
+    block: FieldSpec | None
+    is_special: bool
+    """Whether what is stored of it is not what is canonical."""
 
 
-# --- encode ---------------------------------------------------------------------------------------
+@cache
+def plan_of(cls: type[Event]) -> Plan:
+    specs = fields_of(cls)
+    columns = {spec.name: spec for spec in specs if _is_column(spec)}
+    stored = tuple(spec for spec in specs if not _is_column(spec))
+    return Plan(
+        cls=cls,
+        fields=stored,
+        values=_values_of(tuple(spec.name for spec in stored)),
+        names=frozenset(spec.name for spec in specs),
+        request=columns.get("request"),
+        block=columns.get("block"),
+        is_special=any(spec.shape in NAME_SHAPES | FLOAT_SHAPES | {"table"} for spec in stored),
+    )
 
 
-class Encoder:
-    """Encodes one event after the other, for one thread."""
-
-    def __init__(self) -> None:
-        self._pack = value_packer()
-
-    def encode(self, event: Event) -> Encoded:
-        """Canonical bytes of an event. Raises BadEvent for what a trace can't hold."""
-        plan = _plan(type(event))
-        try:
-            return self._encode(event, plan)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise BadEvent(type(event).__name__, str(error)) from error
-
-    def _encode(self, event: Event, plan: _Plan) -> Encoded:
-        packed: dict[str, Any] = {}
-        floats: dict[str, Any] = {}
-        values = plan.values(event)
-        for (name, required, is_float, pack), value in zip(plan.stored, values, strict=False):
-            if value is None and not required:
-                continue
-            packed[name] = value if pack is None else pack(value)
-            if is_float:
-                floats[name] = packed[name]
-        if event.unknown:
-            _add_unknown(packed, event.unknown, plan)
-        payload = exact = self._pack(packed)
-        if floats:
-            left = {name: value for name, value in packed.items() if name not in floats}
-            exact = self._pack(left)
-        return Encoded(
-            event.request if plan.unpack_request else None,  # type: ignore[attr-defined]
-            _pack_int(event.block) if plan.unpack_block else None,  # type: ignore[attr-defined]
-            payload,
-            exact,
-            self._pack(floats) if floats else b"",
-        )
+def _is_column(spec: FieldSpec) -> bool:
+    return (spec.name, spec.shape) in (("request", "str"), ("block", "int"))
 
 
-def encode(event: Event) -> Encoded:
-    """One event, as `Encoder.encode` does."""
-    return Encoder().encode(event)
-
-
-def _add_unknown(packed: dict[str, Any], unknown: Mapping[str, Any], plan: _Plan) -> None:
-    for name, value in canonical(dict(unknown)).items():
-        if name in plan.names or name in RESERVED:
-            raise ValueError(f"the unknown field {name!r} has the name of a known one")
-        packed[name] = value
-
-
-def _pack_int(value: int) -> int:
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ValueError("an integer doesn't fit into 64 bits")
-    return value
+def _values_of(names: tuple[str, ...]) -> Callable[[Event], tuple[Any, ...]]:
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda event: (get(event),)
 
 
 # --- decode ---------------------------------------------------------------------------------------
 
 
-def decode(
-    kind: str, payload: bytes, request: str | None = None, block: int | None = None
-) -> Event:
-    """The inverse of `encode`. Raises BadEvent, naming the kind, for bytes that are no event."""
-    cls = KINDS.get(kind)
+class Context(NamedTuple):
+    """What else of the trace a stored event refers to."""
+
+    name_of: Callable[[int], str | None]
+    bases: Bases
+
+
+def _no_bases(_: int) -> list[Any]:
+    return []
+
+
+ALONE = Context({}.get, _no_bases)
+"""Of an event that refers to nothing."""
+
+
+class StoredRow(NamedTuple):
+    """A row of the table `events`."""
+
+    seq: int
+    step: int
+    t_ns: int
+    rank: int
+    kind: str
+    request: str | None
+    block: int | None
+    payload: bytes
+
+
+def decode(row: StoredRow, context: Context = ALONE) -> Event:
+    """The inverse of `Encoder.encode`. Raises BadEvent, which names the kind, for bytes that are no
+    event."""
+    cls = KINDS.get(row.kind)
     if cls is None:
-        raise BadEvent(kind, "no such kind of event in this version of the contract")
+        raise BadEvent(row.kind, "no such kind of event in this version of the contract")
     try:
-        return _decode(_plan(cls), payload, request, block)
+        return _decode(plan_of(cls), row, context)
+    except WrongType as error:
+        raise BadEvent(row.kind, f"the stored payload is damaged (it is not {error})") from error
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
-        raise BadEvent(kind, f"the stored payload is damaged ({error})") from error
+        raise BadEvent(row.kind, f"the stored payload is damaged ({error})") from error
     except msgpack.UnpackException as error:
-        raise BadEvent(kind, f"the stored payload is not msgpack ({error})") from error
+        raise BadEvent(row.kind, f"the stored payload is not msgpack ({error})") from error
 
 
-def _decode(plan: _Plan, payload: bytes, request: str | None, block: int | None) -> Event:
-    stored = msgpack.unpackb(payload, strict_map_key=True)
-    if not isinstance(stored, dict):
-        raise ValueError("not a map of fields")
+def _decode(plan: Plan, row: StoredRow, context: Context) -> Event:
+    stored, unknown = unpacked_payload(row.payload)
+    if len(stored) > len(plan.fields):
+        raise ValueError("it has more fields than this version of kvrewind knows")
     values: dict[str, Any] = {}
-    for name, unpack, value in (
-        ("request", plan.unpack_request, request),
-        ("block", plan.unpack_block, block),
-    ):
-        if unpack is not None:
-            values[name] = _unpacked(name, unpack, value)
-    for name, required, _, _, unpack in plan.fields:
-        if name in stored:
-            values[name] = _unpacked(name, unpack, stored.pop(name))
-        elif required:
-            raise ValueError(f"the field {name} is missing")
-    if stored:
-        values["unknown"] = _unpack_unknown(stored, plan)
+    for spec, value in ((plan.request, row.request), (plan.block, row.block)):
+        if spec is not None and (value is not None or spec.required):
+            values[spec.name] = _field(spec, value, row.seq, context)
+    for spec, value in zip(plan.fields, stored, strict=False):
+        if value is not None or spec.required:
+            values[spec.name] = _field(spec, value, row.seq, context)
+    for spec in plan.fields[len(stored) :]:
+        if spec.required:
+            if spec.shape != "any":
+                raise ValueError(f"the field {spec.name} is missing")
+            values[spec.name] = None
+    if unknown is not None:
+        values["unknown"] = _unpack_unknown(unknown, plan)
     return plan.cls(**values)
 
 
-def _unpacked(name: str, unpack: Callable[[Any], Any], value: Any) -> Any:
+def unpacked_payload(payload: bytes) -> tuple[list[Any], dict[str, Any] | None]:
+    unknown = None
     try:
-        return unpack(value)
+        stored = msgpack.unpackb(payload, strict_map_key=True)
+    except msgpack.ExtraData as both:
+        stored, unknown = both.unpacked, msgpack.unpackb(both.extra, strict_map_key=True)
+    if type(stored) is not list or not (unknown is None or type(unknown) is dict):
+        raise ValueError("not an array of fields")
+    return stored, unknown
+
+
+def _field(spec: FieldSpec, value: Any, seq: int, context: Context) -> Any:
+    try:
+        if spec.shape in NAME_SHAPES:
+            return _unpack_rows(spec, value, context)
+        if spec.shape == "table":
+            return unpack_table(value, seq, context.bases)
+        if spec.words is not None:
+            return _unpack_words(spec, value)
+        return UNPACK[spec.shape](value)
     except WrongType as error:
-        raise ValueError(f"the field {name} is not {error}") from None
+        raise ValueError(f"the field {spec.name} is not {error}") from None
 
 
-def _unpack_unknown(stored: dict[Any, Any], plan: _Plan) -> dict[str, Any]:
-    if not plan.names.isdisjoint(stored) or not RESERVED.isdisjoint(stored):
+def _unpack_rows(spec: FieldSpec, value: Any, context: Context) -> tuple[str | None, ...]:
+    names = unpack_names(value, context.name_of)
+    if spec.shape == "names" and None in names:
+        raise WrongType("a list of names without pads")
+    return names
+
+
+def _unpack_words(spec: FieldSpec, value: Any) -> Any:
+    words = spec.words or ()
+    if spec.shape != "words":
+        if value not in words:
+            raise WrongType(f"one of {', '.join(words)}")
+        return value
+    numbers = unpack_ints(value)
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(words):
+        raise WrongType(f"made of {', '.join(words)}")
+    return tuple(map(words.__getitem__, numbers))
+
+
+def _unpack_unknown(unknown: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    if not plan.names.isdisjoint(unknown) or not RESERVED.isdisjoint(unknown):
         raise ValueError("a field of the row is repeated in the payload")
-    return _unpack_plain(stored)
+    return plain_of(unknown)
 
 
 def _unpack_exactly(expected: type, what: str) -> Callable[[Any], Any]:
@@ -193,16 +204,7 @@ def _unpack_exactly(expected: type, what: str) -> Callable[[Any], Any]:
     return unpack
 
 
-def _unpack_word(words: tuple[str, ...]) -> Callable[[Any], str]:
-    def unpack(value: Any) -> str:
-        if value not in words:
-            raise WrongType(f"one of {', '.join(words)}")
-        return value
-
-    return unpack
-
-
-def _unpack_tuple(item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def unpack_tuple(item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
     def unpack(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise WrongType("a list")
@@ -211,13 +213,7 @@ def _unpack_tuple(item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]
     return unpack
 
 
-def _unpack_row(value: Any) -> str | None:
-    if value is not None and type(value) is not str:
-        raise WrongType("a list of requests and nulls")
-    return value
-
-
-def _unpack_plain(value: Any) -> Any:
+def plain_of(value: Any) -> Any:
     return canonical(_without_ext(value))
 
 
@@ -235,83 +231,23 @@ def _unpack_container(expected: type, what: str) -> Callable[[Any], Any]:
     def unpack(value: Any) -> Any:
         if type(value) is not expected:
             raise WrongType(what)
-        return _unpack_plain(value)
+        return plain_of(value)
 
     return unpack
 
 
-# --- the plan of a class --------------------------------------------------------------------------
-
-_PACK: Mapping[Shape, Callable[[Any], Any]] = {
-    "int": _pack_int, "float": float, "bytes": bytes, "ints": pack_ints, "floats": pack_floats,
-    "table": pack_table, "list": canonical, "map": canonical, "any": canonical,
-}  # fmt: skip
-
-_TEXT = _unpack_exactly(str, "text")
-
-_UNPACK: Mapping[Shape, Callable[[Any], Any]] = {
+UNPACK: Mapping[Shape, Callable[[Any], Any]] = {
     "int": _unpack_exactly(int, "an integer"),
     "float": _unpack_exactly(float, "a float"),
     "bool": _unpack_exactly(bool, "true or false"),
-    "str": _TEXT,
+    "str": _unpack_exactly(str, "text"),
     "bytes": _unpack_exactly(bytes, "bytes"),
     "scalar": unpack_scalar,
     "list": _unpack_container(list, "a list"),
     "map": _unpack_container(dict, "a map"),
-    "any": _unpack_plain,
+    "any": plain_of,
     "ints": unpack_ints,
     "floats": unpack_floats,
-    "names": _unpack_tuple(_TEXT),
-    "rows": _unpack_tuple(_unpack_row),
-    "scalars": _unpack_tuple(unpack_scalar),
-    "table": unpack_table,
+    "scalars": unpack_tuple(unpack_scalar),
 }
-
-
-@cache
-def _plan(cls: type[Event]) -> _Plan:
-    specs = fields_of(cls)
-    columns = {spec.name: _column(spec) for spec in specs if _is_column(spec)}
-    stored = [spec for spec in specs if not _is_column(spec)]
-    fields = tuple(_field(spec) for spec in stored)
-    return _Plan(
-        cls=cls,
-        fields=fields,
-        stored=tuple((f.name, f.required, f.is_float, f.pack) for f in fields),
-        values=attrgetter(*(f.name for f in fields), "unknown"),
-        names=frozenset(spec.name for spec in specs),
-        unpack_request=columns.get("request"),
-        unpack_block=columns.get("block"),
-        has_floats=any(spec.shape in FLOAT_SHAPES for spec in stored),
-    )
-
-
-def _is_column(spec: FieldSpec) -> bool:
-    return (spec.name, spec.shape) in (("request", "str"), ("block", "int"))
-
-
-def _column(spec: FieldSpec) -> Callable[[Any], Any]:
-    unpack = _UNPACK[spec.shape]
-    return unpack if spec.required else lambda value: None if value is None else unpack(value)
-
-
-def _field(spec: FieldSpec) -> _Field:
-    return _Field(
-        spec.name,
-        spec.required,
-        spec.shape in FLOAT_SHAPES,
-        _PACK.get(spec.shape),
-        _unpack_for(spec),
-    )
-
-
-def _unpack_for(spec: FieldSpec) -> Callable[[Any], Any]:
-    if spec.words is None:
-        return _UNPACK[spec.shape]
-    word = _unpack_word(spec.words)
-    return _unpack_tuple(word) if spec.shape == "words" else word
-
-
-def has_floats(kind: str) -> bool:
-    """Whether events of this kind have float-shaped fields, which the step digest leaves out."""
-    return _plan(KINDS[kind]).has_floats
+"""How a stored value of each shape is read that refers to nothing else."""

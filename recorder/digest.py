@@ -1,8 +1,9 @@
 """One chained digest per step, so that two runs, or a trace and its events, can be compared.
 
 A step's digest covers the digest before it and, for each event in order, step, kind, request,
-block and payload without float-shaped fields. Floats have a chain of their own: on another
-machine they may drift while every decision stays the same.
+block and the canonical payload without float-shaped fields. Floats have a chain of their own: on
+another machine they may drift while every decision stays the same. How the events are stored makes
+no difference.
 
 A step closes when an event of a higher step arrives; an event of a lower one (engines that
 overlap steps) belongs to the group in which it arrived.
@@ -12,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
-from .codec import Encoded, Encoder
+from .encoder import Encoded, Encoder
 from .events import Envelope
 
 DIGEST_SIZE = 16
@@ -42,17 +43,28 @@ class DigestChain:
         self, step: int, last_seq: int, events: Iterable[tuple[int, str, Encoded]]
     ) -> StepDigest:
         """`events`: step, kind and encoding of each, in order."""
-        pack = self._pack
-        parts, floats = [self._exact], [self._floats]
+        heads: list[Any] = []
+        payloads: list[bytes] = []
+        floats: list[Any] = []
         for own_step, kind, encoded in events:
-            parts.append(pack((own_step, kind, encoded.request, encoded.block, encoded.exact)))
+            heads += (own_step, kind, encoded.request, encoded.block)
+            payloads.append(encoded.exact)
             if encoded.floats:
-                floats.append(pack((kind, encoded.floats)))
-        self._exact, self._floats = _digest(parts), _digest(floats)
+                floats += (kind, encoded.floats)
+        return self.close(step, last_seq, heads, payloads, floats)
+
+    def close(
+        self, step: int, last_seq: int, heads: list[Any], payloads: list[bytes], floats: list[Any]
+    ) -> StepDigest:
+        """The same, with what it is taken over laid out: step, kind, request and block of each
+        event; their canonical payloads; kind and floats of those that have some."""
+        pack = self._pack
+        self._exact = _digest([self._exact, pack(heads), *payloads])
+        self._floats = _digest([self._floats, pack(floats)])
         return StepDigest(step, last_seq, self._exact, self._floats)
 
 
-def _digest(parts: Iterable[bytes]) -> bytes:
+def _digest(parts: list[bytes]) -> bytes:
     return blake2b(b"".join(parts), digest_size=DIGEST_SIZE).digest()
 
 
@@ -72,8 +84,8 @@ def by_step(envelopes: Iterable[Envelope]) -> Iterator[tuple[int, list[Envelope]
 
 def step_digests(envelopes: Iterable[Envelope]) -> Iterator[StepDigest]:
     """The digests that a trace of these envelopes holds."""
-    chain, encode = DigestChain(), Encoder().encode
+    chain, encoder = DigestChain(), Encoder()
     for step, group in by_step(envelopes):
-        yield chain.close_step(
-            step, group[-1].seq, ((e.step, e.kind, encode(e.event)) for e in group)
-        )
+        encoded = [(e.step, e.kind, encoder.encode(e.event, e.seq, e.rank)) for e in group]
+        encoder.tidy()
+        yield chain.close_step(step, group[-1].seq, encoded)

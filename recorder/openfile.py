@@ -34,6 +34,7 @@ class OpenTrace:
         self.damage: str | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         head = _recognise(path)
+        self.format = head.user_version
         if _is_cut(path, head):
             self._engine = self._salvaged("the file is cut short")
         else:
@@ -81,7 +82,7 @@ class OpenTrace:
     def _opened(self) -> Engine:
         engine = _read_only(self.path)
         try:
-            _probe(engine)
+            _probe(engine, self.format)
             return engine
         except DatabaseError as error:
             engine.dispose()
@@ -97,7 +98,7 @@ class OpenTrace:
         try:
             copy = _copied(self.path, Path(self._copy.name))
             engine = _engine(lambda: sqlite3.connect(copy, check_same_thread=False))
-            _probe(engine)
+            _probe(engine, self.format)
             return engine
         except (DatabaseError, OSError) as error:
             raise _unreadable(self.path, error) from error
@@ -193,9 +194,9 @@ def _engine_of_one(connection: sqlite3.Connection) -> Engine:
     )
 
 
-def _probe(engine: Engine) -> None:
+def _probe(engine: Engine, version: int) -> None:
     with engine.connect() as connection:
-        for table in schema.metadata.sorted_tables:
+        for table in schema.tables_of(version):
             connection.execute(table.select().limit(1)).all()
 
 
@@ -277,6 +278,8 @@ def _belongs(row: StoredRow) -> tuple[str | None, tuple[Any, ...]]:
         return "steps", (row.rowid, *row.values[1:])
     if types == (str, str):
         return "header", row.values
+    if len(types) == 2 and types[1] is str:
+        return "names", (row.rowid, row.values[1])
     return None, ()
 
 

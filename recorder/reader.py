@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Row, Select, func, select
 
-from .codec import Encoded, decode, encode, has_floats
-from .digest import DigestChain, StepDigest
+from .codec import StoredRow
+from .decoding import decoding_of, envelope_of, stored_row
+from .digest import StepDigest, step_digests
 from .errors import BadEvent, NoSuchPosition, UnreadableTrace
-from .events import KINDS, Envelope, RunStarted
-from .schema import events, header, steps
+from .events import Envelope, RunStarted
+from .schema import FORMAT_VERSION, events, header, steps
 from .stores.address import Place, place_of
 from .stores.open import open_place
 
@@ -54,6 +55,7 @@ class TraceReader:
     def __init__(self, path: Place | str) -> None:
         self._file = open_place(place_of(path))
         self.path = self._file.path
+        self._decoding = decoding_of(self._file.format, self._file.rows)
 
     def __enter__(self) -> Self:
         return self
@@ -97,11 +99,17 @@ class TraceReader:
         return self._file.scalar(select(func.max(column))) or 0
 
     def digests(self) -> dict[int, bytes]:
-        """Step -> chained digest as the writer stored it."""
+        """Step -> chained digest, as in `step_digests`."""
         return {closed.step: closed.digest for closed in self.step_digests()}
 
     def step_digests(self, from_seq: int = 0) -> list[StepDigest]:
-        """The stored digests of steps that end at `from_seq` or later, those of floats included."""
+        """The digests of steps that end at `from_seq` or later, those of floats included: as the
+        writer stored them, or as today's writer would, where the format is an older one."""
+        if self._file.format < FORMAT_VERSION:
+            return [d for d in step_digests(self.envelopes()) if d.last_seq >= from_seq]
+        return self._stored_digests(from_seq)
+
+    def _stored_digests(self, from_seq: int = 0) -> list[StepDigest]:
         query = select(steps).where(steps.c.last_seq >= from_seq).order_by(steps.c.step)
         return [self._step_digest(row) for row in self._file.rows(query)]
 
@@ -163,7 +171,7 @@ class TraceReader:
             return None
         for row in broken.rows:
             try:
-                _decoded(row)
+                envelope_of(stored_row(row), self._decoding)
             except BadEvent as error:
                 self._file.fall_back(f"event {row.step}:{row.seq} is no event ({error})", row.seq)
                 break
@@ -259,7 +267,7 @@ class TraceReader:
 
     def _envelope(self, row: Row[Any]) -> Envelope:
         try:
-            return _decoded(row)
+            return envelope_of(stored_row(row), self._decoding)
         except BadEvent as error:
             raise UnreadableTrace(
                 f"event {row.step}:{row.seq} of {self.path} can't be read: {error}; "
@@ -267,21 +275,21 @@ class TraceReader:
             ) from error
 
     def _first_broken_step(self) -> _BrokenStep | None:
-        chain = DigestChain()
-        stored = iter(self.step_digests())
+        chain = self._decoding.chain()
+        stored = iter(self._stored_digests())
         closed = next(stored, None)
         group: list[Row[Any]] = []
         for row in self._file.rows(_rows()):
             seq = row[0]
             if closed is None:
                 # a live writer may have committed more since the digests were read
-                stored = iter(self.step_digests(seq))
+                stored = iter(self._stored_digests(seq))
                 closed = next(stored, None)
                 if closed is None:
                     return None if self._file.damage is not None else _BrokenStep(row.step, [row])
             group.append(row)
             if seq >= closed.last_seq:
-                if chain.close_step(closed.step, closed.last_seq, map(_encoded, group)) != closed:
+                if chain.close_step(closed.step, closed.last_seq, _stored_rows(group)) != closed:
                     return _BrokenStep(closed.step, group)
                 group = []
                 closed = next(stored, None)
@@ -298,20 +306,5 @@ def _rows() -> Select[Any]:
     return select(events).order_by(events.c.seq)
 
 
-def _decoded(row: Row[Any]) -> Envelope:
-    seq, step, t_ns, rank, kind, request, block, payload = tuple(row)
-    if not (type(step) is type(t_ns) is type(rank) is int and type(payload) is bytes):
-        raise BadEvent(str(kind), "the columns of its row have the wrong types")
-    return Envelope(seq, step, t_ns, rank, decode(kind, payload, request, block))
-
-
-def _encoded(row: Row[Any]) -> tuple[int, str, Encoded]:
-    """What the digests are taken over, without decoding where the payload says it all."""
-    _, step, _, _, kind, request, block, payload = tuple(row)
-    as_stored = Encoded(request, block, payload, payload, b"")
-    if kind not in KINDS or not has_floats(kind):
-        return step, kind, as_stored
-    try:
-        return step, kind, encode(_decoded(row).event)
-    except BadEvent:  # no event that gives the stored digest, which is what the caller looks for
-        return step, kind, as_stored
+def _stored_rows(rows: list[Row[Any]]) -> Iterator[StoredRow]:
+    return (StoredRow(*row) for row in rows)

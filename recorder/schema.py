@@ -2,8 +2,9 @@
 
 A trace is SQLite, so that anyone with its shell can ask `select * from events where block = 17`.
 `request` and `block` are fields of the event in columns of their own; the other fields are in
-`payload` (see `codec`). `steps` has the chained digest of each step; a step is committed together
-with its row there. `header` says who wrote the file and, at the very end, that it is complete.
+`payload` (see `codec`). `names` has the names that payloads give as numbers. `steps` has the
+chained digest of each step; a step is committed together with its row there. `header` says who
+wrote the file and, at the very end, that it is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sqlalchemy.dialects import sqlite
 APPLICATION_ID = 0x4B565257
 """`KVRW` in the SQLite header, at byte 68; what `file` and we know a trace by."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """SQLite's user_version. A change that an older reader would misread needs a new one."""
 
 _Big = BigInteger().with_variant(Integer, "sqlite")
@@ -55,12 +56,25 @@ steps = Table(
     Column("float_digest", LargeBinary, nullable=False),
 )
 
+names = Table(
+    "names",
+    metadata,
+    Column("id", _Big, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+)
+
 header = Table(
     "header",
     metadata,
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
+
+
+def tables_of(version: int) -> list[Table]:
+    """Those that a trace of this format has."""
+    since = {names: 2}
+    return [table for table in metadata.sorted_tables if since.get(table, 1) <= version]
 
 
 def insert_sql(table: Table, rows: int = 1) -> str:

@@ -12,14 +12,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from . import schema
-from .codec import Encoder
-from .digest import DigestChain, StepDigest
+from .digest import StepDigest
 from .errors import BadInput, RecordingFailed
 from .events import Envelope, Event, RunEnded, SpanDropped
 from .handover import QUEUE_EVENTS, ClosedStep, Handover, WhenFull
+from .step_encoder import StepEncoder, rows_of
 from .stores.address import Place
 from .stores.create import create_store
 
@@ -101,8 +101,7 @@ class TraceWriter:
         self._stop_after: int | None = None
         """How many steps are recorded in all, once that is known."""
         self._is_stopped = False
-        self._chain = DigestChain()
-        self._encoder = Encoder()
+        self._encoder = StepEncoder()
         self._last: StepDigest | None = None
         self._committed_events = 0
         self._saw_end = False
@@ -159,7 +158,7 @@ class TraceWriter:
         return self.failure is None and not self._is_stopped
 
     @property
-    def queue_depth(self) -> int:
+    def queued_events(self) -> int:
         """Events that wait to be stored."""
         return self._handover.depth
 
@@ -270,26 +269,14 @@ class TraceWriter:
         return False
 
     def _commit(self, batch: list[ClosedStep]) -> None:
-        rows: list[tuple[Any, ...]] = []
-        digests = [self._encode(step, rows) for step in batch]
-        self._store.add(schema.events, rows)
-        self._store.add(schema.steps, [tuple(digest) for digest in digests])
+        encoded = [self._encoder.encode(step.step, step.envelopes) for step in batch]
+        for table, rows in rows_of(encoded):
+            self._store.add(table, rows)
         self._store.commit()
-        self._last = digests[-1]
-        self._committed_events += len(rows)
-        self.steps += len(digests)
-
-    def _encode(self, step: ClosedStep, rows: list[tuple[Any, ...]]) -> StepDigest:
-        encoded_events, encode = [], self._encoder.encode
-        for seq, own_step, t_ns, rank, event in step.envelopes:
-            kind = type(event).__name__
-            encoded = encode(event)
-            encoded_events.append((own_step, kind, encoded))
-            rows.append(
-                (seq, own_step, t_ns, rank, kind, encoded.request, encoded.block, encoded.payload)
-            )
-            self._saw_end = self._saw_end or type(event) is RunEnded
-        return self._chain.close_step(step.step, step.envelopes[-1].seq, encoded_events)
+        self._last = encoded[-1].digest
+        self._committed_events += sum(len(step.events) for step in encoded)
+        self.steps += len(encoded)
+        self._saw_end = self._saw_end or any(_has_end(step) for step in batch)
 
     def _observe(self, batch: list[ClosedStep]) -> None:
         for step in batch:
@@ -312,3 +299,7 @@ class TraceWriter:
             self._store.add(schema.header, [("complete", json.dumps(end))])
             self._store.commit()
         self._store.finish()
+
+
+def _has_end(step: ClosedStep) -> bool:
+    return any(type(envelope.event) is RunEnded for envelope in step.envelopes)

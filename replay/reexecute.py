@@ -12,7 +12,7 @@ from ..engine.engine import DidNotFinish
 from ..engine.header import run_header
 from ..engine.llm import Model, make_engine
 from ..engine.runner import ModelCard, Runner
-from ..recorder.codec import encode
+from ..recorder.encoder import encode
 from ..recorder.events import Envelope, RunStarted
 from ..recorder.memory import MemorySink
 from ..recorder.redaction import is_redacted

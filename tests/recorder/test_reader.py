@@ -135,7 +135,7 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(make_trace: Make) -> None:
     path = make_trace()
     edit(path, "pragma user_version = 9")
-    with pytest.raises(NewerFormat, match=r"format 9.*up to 1.*upgrade"):
+    with pytest.raises(NewerFormat, match=r"format 9.*up to 2.*upgrade"):
         TraceReader(path)
 
 
@@ -267,7 +267,7 @@ def test_a_removed_event_does_not_match_the_end_record(make_trace: Make) -> None
 def test_the_payload_is_never_unpickled(make_trace: Make) -> None:
     path = make_trace(2)
     connection = sqlite3.connect(path)
-    payload = msgpack.packb({"index": msgpack.ExtType(42, b"cos\nsystem\n(S'true'\ntR.")})
+    payload = msgpack.packb([None, msgpack.ExtType(42, b"cos\nsystem\n(S'true'\ntR.")])
     connection.execute("update events set payload = ? where seq = 2", (payload,))
     connection.commit()
     connection.close()
