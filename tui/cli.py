@@ -130,8 +130,8 @@ def _loading() -> Iterator[None]:
 
 
 def _spelled_out(argument: str) -> str:
-    """`--verify` alone means `--verify=events`."""
-    return "--verify=events" if argument == "--verify" else argument
+    """`--verify` alone means `--verify=events`, `--redact` alone `--redact=tokens`."""
+    return {"--verify": "--verify=events", "--redact": "--redact=tokens"}.get(argument, argument)
 
 
 def main() -> None:

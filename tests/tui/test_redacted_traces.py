@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kvrewind.engine.llm import SymbolicModel
 from kvrewind.recorder.events import PiecesDefined, RequestAdded
+from kvrewind.recorder.keyed_hash import RedactionKey
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.recorder.redaction import is_redacted
 from kvrewind.tui.cli import run
@@ -86,12 +87,50 @@ def test_a_trace_redacted_afterwards_tells_nothing_in_clear(prompts: Path) -> No
             assert envelope.event == PiecesDefined(tokens=(), pieces=())
 
 
+def test_a_run_recorded_under_redaction_tells_nothing_in_clear(
+    prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(prompts, "clear.kvtrace")
+    capsys.readouterr()
+    record(prompts, "redacted.kvtrace", "--redact")
+    content = all_bytes(Path.cwd().glob("redacted.kvtrace*")) + capsys.readouterr().out.encode()
+    assert not tells_tokens(content)
+    assert not told_words(content)
+    assert b"acme" in content
+    with TraceReader("redacted.kvtrace") as reader, TraceReader("clear.kvtrace") as before:
+        assert is_redacted(reader.run)
+        assert [e.position for e in reader.envelopes()] == [e.position for e in before.envelopes()]
+    assert run(["replay", "redacted.kvtrace", "--verify"]) == 0
+    assert run(["check", "redacted.kvtrace"]) == 0
+
+
+def test_the_key_is_not_in_the_file(prompts: Path) -> None:
+    Path("key").write_bytes(bytes(range(100, 132)))
+    recorded = record(prompts, "redacted.kvtrace", "--redact-key", "key").read_bytes()
+    for secret in (Path("key").read_bytes(), RedactionKey.read(Path("key")).secret):
+        assert secret not in recorded
+        assert secret.hex().encode() not in recorded
+    assert b"key_id" in recorded
+
+
+def test_a_key_that_can_be_guessed_is_refused(
+    prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("key").write_text("secret")
+    asked = ["record", "--model", "symbolic", "--prompts", str(prompts), "--out", "a.kvtrace"]
+    assert run([*asked, "--redact", "--redact-key", "key"]) == 2
+    assert "at least 16 random bytes" in capsys.readouterr().err
+    assert not Path("a.kvtrace").exists()
+
+
 def test_names_are_hashed_when_asked(prompts: Path) -> None:
     clear = record(prompts, "clear.kvtrace")
     assert b"acme" in clear.read_bytes()
     assert run(["redact", str(clear), "--what", "all", "--out", "nameless.kvtrace"]) == 0
     assert b"acme" not in Path("nameless.kvtrace").read_bytes()
     assert run(["replay", "nameless.kvtrace", "--verify"]) == 0
+    record(prompts, "live.kvtrace", "--redact=all")
+    assert b"acme" not in Path("live.kvtrace").read_bytes()
 
 
 def test_two_traces_redacted_with_one_key_have_the_same_hashes(prompts: Path) -> None:

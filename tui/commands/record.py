@@ -25,6 +25,7 @@ from ...engine.workloads.spec import PromptSpec
 from ...recorder.errors import BadInput, OutputExists
 from ...recorder.events import RunEnded
 from ...recorder.reader import TraceReader
+from ...recorder.redaction import RedactingSink, Redactor
 from ...recorder.writer import TraceWriter
 from ...replay.online import FindingMade
 from ...replay.oracles import foreign_passphrases
@@ -32,6 +33,7 @@ from ...replay.policies import Shadow
 from ..console import err, out, say
 from ..options import Count, MaybeCount, Switches, given, unused_path
 from ..presenters.listing import kinds_of, listed
+from ..redacting import Redact, redactor_of
 from ..watching import OnFinding, Watch
 from ..workloads import Source
 
@@ -68,6 +70,8 @@ def record(
     force: Annotated[bool, Parameter(negative=())] = False,
     on_finding: OnFinding = "log",
     metrics: str | None = None,
+    redact: Redact | None = None,
+    redact_key: Path | None = None,
     show: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
@@ -116,6 +120,12 @@ def record(
     metrics
         Serve Prometheus metrics while it runs: at this port of this machine (0: a free one), or at
         HOST:PORT.
+    redact
+        Record keyed hashes instead of tokens and keys, and no text (docs/recording.md says what
+        can still be told). --redact=all: nor the names of requests, tenants, sessions, adapters.
+    redact_key
+        The key of the hashes: a file of at least 16 random bytes, so that several processes agree.
+        Without it, a random one that nobody keeps.
     show
         List the events of these kinds, as in RequestForked,BlockCopied; may be repeated.
     """
@@ -127,14 +137,22 @@ def record(
     chosen = dict(given(switches))
     workload = Source.of(prompts, scenario, poisson, first).workload(chosen.get("seed", 0))
     config = with_implied(EngineConfig(**(dict(workload.switches) | chosen)))
+    redactor = redactor_of(redact, redact_key)
     loaded = open_model(model, config)
     tokenized = tokenize(loaded, workload.specs, max_new_tokens)
     path = output or unused_path("run")
     with Watch(on_finding, metrics) as watch:
         recorded = record_run(
-            loaded, config, tokenized, path, force=force, clock_name=clock, watch=watch
+            loaded,
+            config,
+            tokenized,
+            path,
+            force=force,
+            clock_name=clock,
+            watch=watch,
+            redactor=redactor,
         )
-    _print_answers(recorded, loaded)
+    _print_answers(recorded, loaded, is_redacted=redactor is not None)
     if kinds:
         _print_events(path, kinds)
     failures = _failures(recorded.engine)
@@ -158,8 +176,10 @@ def record_run(
     progress: bool = True,
     clock_name: ClockName | None = None,
     watch: Watch | None = None,
+    redactor: Redactor | None = None,
 ) -> Recorded:
     """Run to the end and record it. What can't be served is refused before the file is made.
+    With a redactor, neither the trace nor who watches hears of tokens and texts.
 
     Interrupted, the trace holds what was recorded and says that it is incomplete.
     """
@@ -171,6 +191,8 @@ def record_run(
     with TraceWriter(path, force=force) as writer:
         clock = _clock(clock_name, model, config)
         sink = watch.recording(writer)
+        if redactor is not None:
+            sink = RedactingSink(sink, redactor)
         engine = make_engine(
             model, config, prompts, sink, runner=runner, policy=policy, clock=clock
         )
@@ -232,7 +254,8 @@ def _clock(name: ClockName | None, model: Model, config: EngineConfig) -> Clock:
     return WallClock()
 
 
-def _print_answers(recorded: Recorded, model: Model) -> None:
+def _print_answers(recorded: Recorded, model: Model, *, is_redacted: bool) -> None:
+    """Under redaction without the answers: standard output is kept as often as traces are."""
     requests = recorded.engine.requests
     answers = {name: model.decode(_sampled(request)) for name, request in requests.items()}
     passphrases = {name: r.prompt.passphrase for name, r in requests.items()}
@@ -243,7 +266,8 @@ def _print_answers(recorded: Recorded, model: Model) -> None:
         foreign = foreign_passphrases(name, answers[name], passphrases)
         note = f"  <- {foreign[0][1]}'s passphrase" if foreign else ""
         prompt = f"{len(request.prompt.prompt_tokens)} tokens"
-        table.add_row(name, prompt, answers[name] + note)
+        said = f"{request.num_sampled} tokens" if is_redacted else answers[name]
+        table.add_row(name, prompt, said + note)
     out().print(table, markup=False)
 
 
