@@ -41,8 +41,9 @@ class EventSource(Protocol):
         """Those of some kinds whose own fields `block` and `request` have these values."""
         ...
 
-    def spans(self) -> list[StepSpan]:
-        """Where each step lies, in the order of their first events."""
+    def spans(self, start_seq: int = 0) -> list[StepSpan]:
+        """Where the events of each step lie, from `start_seq` on, in the order of their first
+        events."""
         ...
 
 
@@ -88,9 +89,9 @@ class EnvelopeList:
                 continue
             yield envelope
 
-    def spans(self) -> list[StepSpan]:
+    def spans(self, start_seq: int = 0) -> list[StepSpan]:
         spans: dict[int, StepSpan] = {}
-        for seq, step, *_ in self._envelopes:
+        for seq, step, *_ in self.envelopes(start_seq):
             known = spans.get(step, StepSpan(step, seq, seq, 0))
             spans[step] = StepSpan(step, known.first_seq, seq, known.events + 1)
         return list(spans.values())

@@ -132,7 +132,9 @@ class Timeline:
         """
         last_seq = self.source.last_seq
         if last_seq != self._steps_until:
-            self._steps, self._steps_until = self.source.spans(), last_seq
+            known = -1 if self._steps_until is None else self._steps_until
+            self._steps = _joined(self._steps, self.source.spans(known + 1))
+            self._steps_until = max((span.last_seq for span in self._steps), default=last_seq)
         return self._steps
 
     def seq_of_step(self, step: int) -> int:
@@ -222,6 +224,19 @@ class Timeline:
         )
         if seq - nearest >= 2 * FINE_DISTANCE:
             self._fine.add(self._cursor)
+
+
+def _joined(steps: list[StepSpan], more: list[StepSpan]) -> list[StepSpan]:
+    """Spans, and those of the events behind them; a step may have events on both sides."""
+    joined = {span.step: span for span in steps}
+    for span in more:
+        known = joined.get(span.step)
+        joined[span.step] = (
+            span
+            if known is None
+            else StepSpan(span.step, known.first_seq, span.last_seq, known.events + span.events)
+        )
+    return list(joined.values())
 
 
 def _next(state: State) -> int:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import App
 
 from ..recorder.reader import TraceReader
+from .growth import is_live
 from .screens.debugger import DebuggerScreen
 from .session import Session
 from .trials import Rerun, rerun_of
@@ -16,8 +17,8 @@ class KvrewindApp(App[None]):
     """Steps through an opened trace.
 
     `position` is `step:seq` or a seq that the trace has; without one the first culprit is opened
-    when it is found. `rerun` re-executes the run under other switches; by default the recorded
-    engine does. Raises NoSuchPosition.
+    when it is found, and a trace that is being written is followed. `rerun` re-executes the run
+    under other switches; by default the recorded engine does. Raises NoSuchPosition.
     """
 
     CSS_PATH = "kvrewind.tcss"
@@ -35,7 +36,7 @@ class KvrewindApp(App[None]):
         rerun: Rerun | None = None,
     ) -> None:
         super().__init__()
-        self.session = Session(source)
+        self.session = Session(source, is_live=is_live(source))
         if position is not None:
             self.session.timeline.position(position)
         self._debugger = DebuggerScreen(

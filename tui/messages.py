@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
+from ..recorder.follow import End
 from ..replay.state import State
 from ..replay.verdict import Report
 from .overview import Overview
@@ -42,6 +43,15 @@ class StateFolded(Message):
 @dataclass
 class OverviewRead(Message):
     overview: Overview
+
+
+@dataclass
+class TraceGrew(Message):
+    """A live trace has more events, or comes to its end."""
+
+    last_seq: int
+    overview: Overview
+    end: End | None
 
 
 @dataclass

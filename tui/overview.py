@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ..recorder.events import (
+    Envelope,
     PiecesDefined,
     RequestAdded,
     RequestPreempted,
@@ -55,30 +56,58 @@ class Overview:
         return low - 1 if low else None
 
 
-def overviews(source: EventSource) -> Iterator[Overview]:
-    """Ever more complete overviews; the last one is of the whole trace."""
-    spans = source.spans()
-    steps = {span.step: _of(span) for span in spans}
-    yield Overview(tuple(steps.values()))
-    requests: dict[str, None] = {}
-    pieces: dict[int, str] = {}
-    seen = 0
-    for envelope in source.find(kinds=[kind.__name__ for kind in _KINDS]):
-        step = steps.get(envelope.step, StepSummary(envelope.step, envelope.seq, envelope.seq))
+class Survey:
+    """An overview under way: shown every event of some kinds, in order, and where steps lie."""
+
+    KINDS: ClassVar = tuple(kind.__name__ for kind in _KINDS)
+
+    def __init__(self, spans: Iterable[StepSpan] = ()) -> None:
+        self._steps = {span.step: _of(span) for span in spans}
+        self._requests: dict[str, None] = {}
+        self._pieces: dict[int, str] = {}
+
+    def see(self, envelope: Envelope) -> None:
+        step = self._steps.get(envelope.step)
+        if step is None:
+            step = StepSummary(envelope.step, envelope.seq, envelope.seq)
+        if envelope.seq > step.last_seq:
+            step = step._replace(last_seq=envelope.seq)
         match envelope.event:
             case RequestAdded() as event:
-                requests[event.request] = None
-                steps[envelope.step] = step._replace(added=step.added + 1)
+                self._requests[event.request] = None
+                step = step._replace(added=step.added + 1)
             case RequestPreempted():
-                steps[envelope.step] = step._replace(preempted=step.preempted + 1)
+                step = step._replace(preempted=step.preempted + 1)
             case StepScheduled() as event:
-                steps[envelope.step] = _with_tokens(step, event)
-                seen += 1
-                if seen % STEPS_PER_SNAPSHOT == 0:
-                    yield Overview(tuple(steps.values()), tuple(requests), tuple(pieces.items()))
+                step = _with_tokens(step, event)
             case PiecesDefined() as event:
-                pieces.update(zip(event.tokens, event.pieces, strict=False))
-    yield Overview(tuple(steps.values()), tuple(requests), tuple(pieces.items()))
+                self._pieces.update(zip(event.tokens, event.pieces, strict=False))
+        self._steps[envelope.step] = step
+
+    def so_far(self) -> Overview:
+        steps = tuple(self._steps.values())
+        return Overview(steps, tuple(self._requests), tuple(self._pieces.items()))
+
+
+def overviews(source: EventSource) -> Iterator[Overview]:
+    """Ever more complete overviews; the last one is of the whole trace."""
+    for survey in surveys(source):
+        yield survey.so_far()
+
+
+def surveys(source: EventSource, stop_seq: int | None = None) -> Iterator[Survey]:
+    """One survey, each time that it has something to show; at last it has seen everything before
+    `stop_seq`."""
+    survey = Survey(source.spans())
+    yield survey
+    seen = 0
+    for envelope in source.find(kinds=Survey.KINDS, stop_seq=stop_seq):
+        survey.see(envelope)
+        seen += isinstance(envelope.event, StepScheduled)
+        if seen == STEPS_PER_SNAPSHOT:
+            yield survey
+            seen = 0
+    yield survey
 
 
 def _of(span: StepSpan) -> StepSummary:

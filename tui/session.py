@@ -39,13 +39,16 @@ class Scene:
 class Session:
     """Where the person is in the trace, what they look at, and what workers have found.
 
-    Raises BadInput for a trace without events.
+    `is_live`: somebody is still writing it. Raises BadInput for a trace without events.
     """
 
-    def __init__(self, source: TraceReader) -> None:
+    def __init__(self, source: TraceReader, *, is_live: bool = False) -> None:
         if source.last_seq is None:
             raise BadInput(f"{source.path} holds no event; record again, or copy the whole file")
         self.source = source
+        self.is_live = is_live
+        self.is_following = False
+        """Whether a live trace takes the person along to its newest step."""
         self.header = source.run
         self.timeline = Timeline(source)
         self.tape = Tape(source)
@@ -81,6 +84,14 @@ class Session:
             self._follow()
         return seq == self.seq
 
+    def grow(self, last_seq: int) -> int | None:
+        """There are more events; where to go, for a person who follows them."""
+        if last_seq != self.last_seq:
+            self.tape.grow(last_seq)
+        is_behind = self.is_following and self.seq != self.last_seq
+        # a state that a worker still folds is shown before the next one is asked for
+        return self.last_seq if is_behind and self.state is not None else None
+
     def reopen(self) -> None:
         """After damage was met: the source now ends where it can be trusted."""
         self.timeline = Timeline(self.source)
@@ -106,11 +117,11 @@ class Session:
 
     def go(self, seq: int, *, remember: bool = False) -> bool:
         """Moves to an event; whether its state is there already, or a worker must fold it."""
-        is_near = self.is_near(seq)
-        if remember and seq != self.seq:
-            self._jumps.append(self.seq)
-        self.seq = seq
-        self.state = self.timeline.state_at(seq) if is_near else None
+        is_near, before = self.is_near(seq), self.seq
+        state = self.timeline.state_at(seq) if is_near else None
+        self.seq, self.state = seq, state
+        if remember and seq != before:
+            self._jumps.append(before)
         self._follow()
         return is_near
 

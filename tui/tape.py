@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import cached_property
 
 from ..recorder.errors import UnreadableTrace
 from ..recorder.events import Envelope
@@ -25,14 +24,26 @@ class Tape:
     def __init__(self, source: EventSource) -> None:
         self._source = source
         self._pages: OrderedDict[int, dict[int, Envelope]] = OrderedDict()
+        self._widths: tuple[int, int] | None = None
         self.last_seq = source.last_seq or 0
         self.first_seq = self.next(-1) or 0
 
-    @cached_property
+    def grow(self, last_seq: int) -> None:
+        """There are more events now."""
+        # the page of the old end was read when it was shorter
+        self._pages.pop(self.last_seq // PAGE, None)
+        for number in [n for n in self._pages if n > self.last_seq // PAGE]:
+            del self._pages[number]
+        self.last_seq = last_seq
+        self._widths = None
+
+    @property
     def widths(self) -> tuple[int, int]:
         """Digits of the last seq and of its step."""
-        last = self.get(self.last_seq)
-        return len(str(self.last_seq)), len(str(last.step if last else 0))
+        if self._widths is None:
+            last = self.get(self.last_seq)
+            self._widths = len(str(self.last_seq)), len(str(last.step if last else 0))
+        return self._widths
 
     def get(self, seq: int) -> Envelope | None:
         return self._page(seq // PAGE).get(seq)

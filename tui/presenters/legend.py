@@ -11,6 +11,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("n p  → ←", "next, previous event"),
     ("N P  ] [", "next, previous step"),
     ("home end", "first, last event"),
+    ("F", "follow a run that is being recorded, or stay"),
     ("g", "go to a position (step:seq)"),
     ("f", "next finding"),
     ("c", "the culprit of this finding, or of the first"),

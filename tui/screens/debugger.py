@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from threading import Event
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, Static
-from textual.worker import Worker, WorkerCancelled, get_current_worker
 
-from ...recorder.errors import KvrewindError, UnreadableTrace
-from ...recorder.events import Envelope
+from ...recorder.errors import KvrewindError
+from ...recorder.follow import End
 from ...replay.history import allocations_of_block
 from ...replay.provenance import chain
+from ...replay.verdict import Report
 from ..messages import (
     BlockExplained,
     BlockPicked,
@@ -29,11 +27,11 @@ from ..messages import (
     StateFolded,
     TraceChecked,
     TraceCut,
+    TraceGrew,
     TraceUnreadable,
 )
-from ..overview import overviews
 from ..presenters.chain import chain_rows, history_rows
-from ..presenters.header import header_line
+from ..presenters.header import Standing, header_line
 from ..presenters.legend import grid_legend, steps_legend
 from ..presenters.spans import Row, Span
 from ..presenters.tables import request_order
@@ -49,13 +47,25 @@ from ..widgets.styles import markup_of, text_of
 from ..widgets.table_list import TableList
 from .goto import GotoScreen
 from .help import HelpScreen
+from .reading import ReadingScreen
 from .rerun import RerunScreen
 
 EXPLAIN_AFTER_S = 0.08
 """How long to stand on an event before its chain and its block's life are looked up."""
 
 
-class DebuggerScreen(Screen[None]):
+ENDS: dict[End, str] = {
+    "ended": "The run ended; this is all of it.",
+    "abandoned": "Nobody writes this trace any more, and the run did not end.",
+    "silent": "Nothing is added to this trace any more.",
+    "damaged": "What comes next in this trace can't be trusted.",
+    "removed": "The file was removed; what was read of it can still be seen.",
+    "replaced": "Another file has its name now; leave, and open that one.",
+}
+"""How a trace that was live came to its end."""
+
+
+class DebuggerScreen(ReadingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n,right", "event(1)", "event", key_display="n/p"),
         Binding("p,left", "event(-1)", "Previous event", show=False),
@@ -67,6 +77,7 @@ class DebuggerScreen(Screen[None]):
         Binding("c", "culprit", "culprit"),
         Binding("b", "back", "Back", show=False),
         Binding("g", "goto", "go"),
+        Binding("F", "follow", "Follow", show=False),
         Binding("full_stop", "request(1)", "Next request", show=False),
         Binding("comma", "request(-1)", "Previous request", show=False),
         Binding("escape", "unpick", "Let go", show=False),
@@ -77,16 +88,14 @@ class DebuggerScreen(Screen[None]):
     ]
 
     def __init__(self, session: Session, title: str, position: str | None, rerun: Rerun) -> None:
-        super().__init__()
-        self.session = session
+        super().__init__(session)
         self._title = title
         self._position = position
         self._rerun = rerun
         self._explain_timer: Timer | None = None
-        self._nobody_waits = Event()
-        self._nobody_waits.set()
         self._has_moved = position is not None
         """Else the first culprit is opened as soon as it is known."""
+        self._roots_told = 0
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -107,9 +116,17 @@ class DebuggerScreen(Screen[None]):
         strip = self.query_one(StepStrip)
         strip.border_title = markup_of((Span("steps · "), *steps_legend()))
         self.query_one(EventList).focus()
-        timeline, first = self.session.timeline, self.session.tape.first_seq
-        self._go(timeline.position(self._position) if self._position else first)
-        self._read_trace()
+        self._go(self._first_place())
+        self.read_trace()
+
+    def _first_place(self) -> int:
+        session = self.session
+        if self._position:
+            return session.timeline.position(self._position)
+        if session.is_live:
+            self._has_moved = session.is_following = True
+            return session.last_seq
+        return session.tape.first_seq
 
     # --- moving -----------------------------------------------------------------------------------
 
@@ -122,19 +139,29 @@ class DebuggerScreen(Screen[None]):
             self.post_message(TraceUnreadable(str(error)))
             is_there = True
         if not is_there:
-            self._fold(seq)
+            self.fold(seq)
         self._show()
 
-    def _move(self, seq: int | None) -> None:
+    def _move(self, seq: int | None, *, remember: bool = False) -> None:
         """The person went somewhere, if there is somewhere to go."""
-        self._has_moved = True
-        if seq is not None and seq != self.session.seq:
-            self._go(seq)
+        session, self._has_moved = self.session, True
+        there = session.seq if seq is None else seq
+        session.is_following = session.is_live and there == session.last_seq
+        if there != session.seq:
+            self._go(there, remember=remember)
+        else:
+            self._show_head()
 
     def _jump(self, seq: int | None) -> None:
-        self._has_moved = True
-        if seq is not None and seq != self.session.seq:
-            self._go(seq, remember=True)
+        self._move(seq, remember=True)
+
+    def _asked(self, where: Callable[[], int | None]) -> int | None:
+        """The answer of the trace; None, and a word about it, if it can't be read."""
+        try:
+            return where()
+        except KvrewindError as error:
+            self.post_message(TraceUnreadable(str(error)))
+            return None
 
     def action_event(self, by: int) -> None:
         tape, seq = self.session.tape, self.session.seq
@@ -142,13 +169,24 @@ class DebuggerScreen(Screen[None]):
 
     def action_step(self, by: int) -> None:
         timeline, seq = self.session.timeline, self.session.seq
-        self._move(timeline.next_step(seq) if by > 0 else timeline.previous_step(seq))
+        move = timeline.next_step if by > 0 else timeline.previous_step
+        self._move(self._asked(lambda: move(seq)))
 
     def action_first(self) -> None:
         self._jump(self.session.tape.next(-1))
 
     def action_last(self) -> None:
         self._jump(self.session.last_seq)
+
+    def action_follow(self) -> None:
+        session = self.session
+        if not session.is_live:
+            self.notify("Nothing is added to this trace any more.")
+        elif session.is_following:
+            session.is_following = False
+            self._show_head()
+        else:
+            self._jump(session.last_seq)
 
     def action_finding(self) -> None:
         self._jump_or_say(self.session.next_finding())
@@ -229,94 +267,76 @@ class DebuggerScreen(Screen[None]):
             self.session.problems,
             self.session.envelope.position,
             self.size.width,
+            self._standing,
         )
         self.query_one("#head", Static).update(text_of([head]), layout=False)
+
+    @property
+    def _standing(self) -> Standing:
+        if not self.session.is_live:
+            return "ended"
+        return "followed" if self.session.is_following else "live"
 
     def on_resize(self) -> None:
         self._show_head()
 
-    # --- workers only post ------------------------------------------------------------------------
-
-    @work(thread=True, exclusive=True, group="fold")
-    def _fold(self, seq: int) -> None:
-        worker, timeline = get_current_worker(), self.session.timeline
-        self._nobody_waits.clear()
-        try:
-            # slice by slice, since a fold from afar can't be stopped
-            for reached in timeline.warming():
-                if worker.is_cancelled:
-                    return
-                if reached >= seq:
-                    break
-            self.post_message(StateFolded(seq, timeline.state_at(seq)))
-        except KvrewindError as error:
-            self.post_message(TraceUnreadable(str(error)))
-        finally:
-            self._nobody_waits.set()
+    # --- what workers bring -----------------------------------------------------------------------
 
     def on_state_folded(self, message: StateFolded) -> None:
-        if self.session.take_state(message.seq, message.state):
-            self._show()
-
-    @work(thread=True, group="read")
-    def _read_trace(self) -> None:
-        try:
-            self._read()
-        except WorkerCancelled:
+        session = self.session
+        if not session.take_state(message.seq, message.state):
             return
-        except UnreadableTrace:
-            # asking for the problems makes the reader go on with what can be trusted
-            self.post_message(TraceCut(tuple(self.session.source.problems)))
-        except KvrewindError as error:
-            self.post_message(TraceUnreadable(str(error)))
-
-    def _read(self) -> None:
-        """Steps first, then findings, then keyframes for quick seeks."""
-        from ...replay.check import check
-
-        worker, source = get_current_worker(), self.session.source
-        for overview in overviews(source):
-            self.post_message(OverviewRead(overview))
-            if worker.is_cancelled:
-                return
-        report = check(self._while_open(source.envelopes(), worker))
-        self.post_message(TraceChecked(report, tuple(source.problems)))
-        for reached in self.session.timeline.warming():
-            if worker.is_cancelled:
-                return
-            self.post_message(Folding(reached))
-
-    def _while_open(
-        self, envelopes: Iterable[Envelope], worker: Worker[None]
-    ) -> Iterator[Envelope]:
-        """A long check gives way to a state that somebody waits for, and ends when the app does.
-
-        Raises WorkerCancelled.
-        """
-        for envelope in envelopes:
-            self._nobody_waits.wait()
-            if worker.is_cancelled:
-                raise WorkerCancelled("the app was closed")
-            yield envelope
+        # the trace may have grown while it was folded
+        self._go(session.last_seq) if session.is_following else self._show()
 
     def on_trace_cut(self, message: TraceCut) -> None:
         self.session.reopen()
+        self.session.is_live = self.session.is_following = False
         self.query_one(EventList).tape = self.query_one(FindingList).tape = self.session.tape
         self._go(self.session.seq)
-        self._read_trace()
+        self.read_trace()
 
     def on_overview_read(self, message: OverviewRead) -> None:
         self.session.take_overview(message.overview)
         self._show()
 
+    def on_trace_grew(self, message: TraceGrew) -> None:
+        session = self.session
+        session.take_overview(message.overview)
+        where = session.grow(message.last_seq)
+        if message.end is not None:
+            self._came_to_its_end(message.end)
+        if where is None:
+            self._show()
+        else:
+            self._go(where)
+
+    def _came_to_its_end(self, end: End) -> None:
+        """What it is in the end is known when all of it was judged."""
+        session = self.session
+        session.is_live = session.is_following = False
+        session.report = None
+        self.notify(ENDS[end], severity="information" if end == "ended" else "warning")
+
     def on_trace_checked(self, message: TraceChecked) -> None:
-        self.session.take_report(message.report, message.problems)
-        self.query_one(FindingList).take(message.report, message.problems)
+        session, is_live = self.session, self.session.is_live
+        session.take_report(message.report, message.problems)
+        findings = self.query_one(FindingList)
+        findings.take(message.report, message.problems, is_live=is_live)
+        self._tell_new_roots(message.report)
         if self._has_moved:
             self._show()
         else:
             culprit = self.session.culprit()
             self._go(self.session.seq if culprit is None else culprit)
+
+    def _tell_new_roots(self, report: Report) -> None:
+        """A person who follows sees where findings are made only if they are told."""
+        roots = report.roots
+        if self.session.is_live and len(roots) > self._roots_told:
+            newest = max(roots, key=lambda root: root.seq)
+            self.notify(f"{newest.check} at {newest.position}: f goes there", severity="warning")
+        self._roots_told = len(roots)
 
     def on_trace_unreadable(self, message: TraceUnreadable) -> None:
         self.notify(message.why, severity="error", timeout=30)

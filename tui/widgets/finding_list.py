@@ -14,6 +14,8 @@ from ..tape import Tape
 from .lines import LineList, note
 
 CHECKING = "checking the trace…"
+ALL_WELL = "Every read is accounted for: no finding."
+SO_FAR = "Every read is accounted for so far; the run goes on."
 
 
 class FindingList(LineList):
@@ -25,11 +27,11 @@ class FindingList(LineList):
         self._places: list[int] = []
         self.border_title = "findings"
 
-    def take(self, report: Report, problems: Sequence[str]) -> None:
-        """What was found, or else why nothing could be."""
-        self._notes = (*report.missing, *problems)
+    def take(self, report: Report, problems: Sequence[str], *, is_live: bool = False) -> None:
+        """What was found, or else why nothing could be; of a run that goes on, what so far."""
+        self._notes = () if is_live else (*report.missing, *problems)
         if not report.findings and not self._notes:
-            self._notes = ("Every read is accounted for: no finding.",)
+            self._notes = (SO_FAR if is_live else ALL_WELL,)
         self._places = [place_of(finding) for finding in report.findings]
         roots = len(report.roots)
         also = len(report.findings) - roots
