@@ -27,7 +27,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[engine,plot,metrics,dev]"
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[engine,plot,metrics,parquet,dev]"
 	touch $@
 
 # A real model for the tests, 93 MB. Without network they go without it, and say which were skipped.

@@ -38,9 +38,11 @@ def build_app() -> App:
 
     from .commands import (
         bisect,
+        bundle,
         check,
         demo,
         doctor,
+        export,
         faults,
         files,
         info,
@@ -63,8 +65,9 @@ def build_app() -> App:
     app.command(bisect.bisect)
     app.command(open.open_trace, name="open")
     app.command(files.import_trace, name="import")
-    app.command(files.export_trace, name="export")
+    app.command(export.export_trace, name="export")
     app.command(redact.redact)
+    app.command(bundle.bundle)
     app.command(info.info)
     app.command(tail.tail)
     app.command(perplexity.perplexity)

@@ -1,4 +1,4 @@
-"""`kvrewind import` and `export`: JSON lines in and out."""
+"""`kvrewind import`: somebody else's events as a trace."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ...recorder.errors import BadOutput, OutputExists
-from ...recorder.jsonl import read_jsonl, write_jsonl
-from ...recorder.reader import TraceReader
+from ...recorder.errors import OutputExists
+from ...recorder.jsonl import read_jsonl
 from ...recorder.writer import TraceWriter
 from ..console import say
 
@@ -54,46 +53,4 @@ def import_trace(
     if writer.failure is not None:
         raise writer.failure
     say(f"{output}: {len(envelopes)} events")
-    return 0
-
-
-def export_trace(
-    trace: Path,
-    /,
-    *,
-    output: Annotated[Path, Parameter(name="--out", allow_leading_hyphen=True)] = STANDARD,
-    format: Literal["jsonl"] = "jsonl",
-    force: Annotated[bool, Parameter(negative=())] = False,
-) -> int:
-    """Write a trace's events out.
-
-    For example:
-
-        kvrewind export leak.kvtrace --format jsonl --out leak.jsonl
-
-    Parameters
-    ----------
-    trace
-        A .kvtrace file.
-    output
-        The file to write; - for standard output.
-    format
-        jsonl.
-    force
-        Write over an existing file.
-    """
-    with TraceReader(trace) as reader:
-        for problem in reader.problems:
-            say(f"{trace}: {problem}")
-        if output != STANDARD and output.exists() and not force:
-            raise OutputExists(output)
-        say("note: the tokens of prompts and answers go out in clear")
-        if output == STANDARD:
-            write_jsonl(reader.envelopes(), sys.stdout)
-            return 0
-        try:
-            with output.open("w", encoding="utf-8") as stream:
-                write_jsonl(reader.envelopes(), stream)
-        except OSError as error:
-            raise BadOutput(output, error.strerror or str(error)) from None
     return 0
