@@ -60,7 +60,7 @@ def export_trace(
         _require_output(output, trace, force, is_text)
         for problem in reader.problems:
             say(f"{trace}: {problem}")
-        _warn_of_clear_tokens(reader)
+        _warn_of_clear_tokens(reader, format)
         with _opened(output, is_text) as stream:
             write(reader, stream)
     return 0
@@ -104,15 +104,21 @@ def _require_output(output: Path, trace: Path, force: bool, is_text: bool) -> No
         if not force:
             raise OutputExists(output)
         if output.samefile(trace):
-            raise BadOutput(output, "it is the trace itself")
+            raise BadInput(f"{output} is the trace itself; choose another name with --out")
 
 
-def _warn_of_clear_tokens(reader: TraceReader) -> None:
+def _warn_of_clear_tokens(reader: TraceReader, format: ExportFormat) -> None:
     """Prompts are personal data; whoever hands a file on should know what is in it."""
     if is_redacted(reader.run):
         return
     if next(reader.find(kinds=[RequestAdded.__name__]), None) is not None:
-        say("note: the tokens of prompts and answers go out in clear; `kvrewind redact` hides them")
+        quoted = format in ("perfetto", "html")
+        what = "what findings quote" if quoted else "the tokens"
+        verb = "goes" if quoted else "go"
+        say(
+            f"note: {what} of prompts and answers {verb} out in clear; "
+            "`kvrewind redact` makes a trace without"
+        )
 
 
 @contextmanager
