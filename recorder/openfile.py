@@ -33,6 +33,7 @@ class OpenTrace:
         self.path = path
         self.damage: str | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._identity = identity_of(path)
         head = _recognise(path)
         self.format = head.user_version
         if _is_cut(path, head):
@@ -75,6 +76,7 @@ class OpenTrace:
 
     def fall_back(self, why: str, before: int | None = None) -> None:
         """Go on with what can be trusted, below seq `before`, after damage was met."""
+        _require_in_place(self.path, self._identity)
         engine = self._salvaged(why, before)
         self._engine.dispose()
         self._engine = engine
@@ -105,8 +107,15 @@ class OpenTrace:
 
     def _salvaged(self, what: str, before: int | None = None) -> Engine:
         connection = sqlite3.connect("", check_same_thread=False)
-        with _folded(self.path) as whole:
-            last_seq, step = _copy_readable(whole, connection, before)
+        try:
+            with _folded(self.path) as whole:
+                last_seq, step = _copy_readable(whole, connection, before)
+        except (OSError, ValueError) as error:
+            connection.close()
+            raise UnreadableTrace(
+                f"{self.path} can't be read: {what}, down to its header; copy the whole file "
+                "again, or record again"
+            ) from error
         if last_seq is None:
             connection.close()
             raise UnreadableTrace(
@@ -169,13 +178,17 @@ def _read_only(path: Path) -> Engine:
     identity = identity_of(path)
 
     def connect() -> sqlite3.Connection:
-        if identity_of(path) != identity:
-            raise UnreadableTrace(
-                f"{path} was removed or replaced while it was open; open what is there now"
-            )
+        _require_in_place(path, identity)
         return sqlite3.connect(uri, uri=True, check_same_thread=False)
 
     return _engine(connect)
+
+
+def _require_in_place(path: Path, identity: object) -> None:
+    if identity_of(path) != identity:
+        raise UnreadableTrace(
+            f"{path} was removed or replaced while it was open; open what is there now"
+        )
 
 
 def _engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
