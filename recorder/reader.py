@@ -19,7 +19,9 @@ from .decoding import decoding_of, envelope_of, stored_row
 from .digest import StepDigest, step_digests
 from .errors import BadEvent, NoSuchPosition, UnreadableTrace
 from .events import Envelope, RunStarted
+from .lookup import Lookup
 from .schema import FORMAT_VERSION, events, header, steps
+from .storage import Storage, storage_of
 from .stores.address import Place, place_of
 from .stores.open import open_place
 
@@ -56,6 +58,7 @@ class TraceReader:
         self._file = open_place(place_of(path))
         self.path = self._file.path
         self._decoding = decoding_of(self._file.format, self._file.rows)
+        self._lookup = Lookup(self._file.rows, self._envelope, self._file.format > 1)
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +85,10 @@ class TraceReader:
     def size(self) -> int:
         """Bytes of the file; of a run in a database, of its payloads."""
         return self._file.size
+
+    def storage(self) -> Storage:
+        """The format, what the writer noted in the header, and what each kind of table takes."""
+        return storage_of(self._file)
 
     @property
     def count(self) -> int:
@@ -211,6 +218,34 @@ class TraceReader:
             query = query.where(events.c.kind.in_(kinds))
         return self._envelopes(query)
 
+    def of_request(
+        self, request: str, start_seq: int = 0, stop_seq: int | None = None
+    ) -> Iterator[Envelope]:
+        """Events that name a request, in a field `request` or in a list, in order."""
+        return self._lookup.of_request(request, start_seq, _stop(stop_seq))
+
+    def touching_block(
+        self, block: int, *, group: int = 0, start_seq: int = 0, stop_seq: int | None = None
+    ) -> Iterator[Envelope]:
+        """Events about a block of a KV group, and those that list it, copy it or write into it
+        (block tables apart), in order."""
+        size = self.run.block_size if self.run else 0
+        return self._lookup.touching_block(block, group, size, start_seq, _stop(stop_seq))
+
+    def writes_of(
+        self, slot: int, *, group: int = 0, start_seq: int = 0, stop_seq: int | None = None
+    ) -> Iterator[Envelope]:
+        """Events that write a slot, copies into it included, in order."""
+        size = self.run.block_size if self.run else 0
+        return self._lookup.writes_of(slot, group, size, start_seq, _stop(stop_seq))
+
+    def last_write(
+        self, slot: int, *, group: int = 0, stop_seq: int | None = None
+    ) -> Envelope | None:
+        """The last event before `stop_seq` that writes a slot; None if there is none."""
+        size = self.run.block_size if self.run else 0
+        return self._lookup.last_write(slot, group, size, _stop(stop_seq))
+
     def spans(self, start_seq: int = 0) -> list[StepSpan]:
         """Where the events of each step lie, from `start_seq` on, in the order of their first
         events; decodes none."""
@@ -308,3 +343,7 @@ def _rows() -> Select[Any]:
 
 def _stored_rows(rows: list[Row[Any]]) -> Iterator[StoredRow]:
     return (StoredRow(*row) for row in rows)
+
+
+def _stop(seq: int | None) -> int:
+    return _LAST_SEQ if seq is None else min(seq, _LAST_SEQ)

@@ -1,20 +1,21 @@
-"""`kvrewind info`: what a trace is of, what is in it, and what its KV cache took."""
+"""`kvrewind info`: what a trace is of, what is in it, what is wrong, and what its cache took."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from ...recorder.errors import BadInput
-from ...recorder.events import RequestAdded, RequestFinished, RunStarted
 from ...recorder.reader import TraceReader
 from ...replay.memory_account import MemoryAccount
 from ...replay.memory_report import Ask, Memory
+from ...replay.summary import Summary
 from ..console import out, print_json
 from ..options import Format, MaybeCount
 from ..presenters.memory import Grid, contiguous, costs, fragmentation, use
+from ..presenters.trace_facts import facts_of, rows_of
 
 
 def info(
@@ -24,12 +25,15 @@ def info(
     requests: MaybeCount = None,
     length: MaybeCount = None,
     context: MaybeCount = None,
+    check: bool = True,
     format: Format = "text",
 ) -> int:
-    """Show a trace's header, counts and size, whether it is whole, and its memory account.
+    """Show a trace's header, counts and sizes, whether it is whole, what the checks find, and its
+    memory account.
 
-    The account says what the KV cache takes for a token, a block and a request, how the pool was
-    used, and what contiguous allocation would have taken for the same run.
+    A trace that is damaged, or still written, is told of as far as it goes. The account says what
+    the KV cache takes for a token, a block and a request, how the pool was used, and what
+    contiguous allocation would have taken for the same run.
 
     For example:
 
@@ -47,6 +51,8 @@ def info(
         Of how many tokens each; the run's longest when not given.
     context
         The model's context in tokens, where the trace doesn't tell it.
+    check
+        Say what the checks find so far; --no-check skips them, which a long trace takes time for.
     format
         text, or json: one JSON value and nothing else.
     """
@@ -54,55 +60,25 @@ def info(
         if given is not None and given < 1:
             raise BadInput(f"--{option} must be at least 1, not {given}")
     with TraceReader(trace) as reader:
-        facts, account = _facts(reader)
+        problems = list(reader.problems)  # which also finds damage, before anything else meets it
+        facts, account = _seen(reader, check, problems)
     memory = account.report(Ask(requests=requests, length=length, context=context))
     if format == "json":
         print_json(facts | {"memory": memory.plain()})
         return 0
-    _print_facts([(name, _shown(value)) for name, value in facts.items()])
+    _print_facts(rows_of(facts))
     _print_memory(memory)
     return 0
 
 
-def _facts(reader: TraceReader) -> tuple[dict[str, object], MemoryAccount]:
-    kinds = Counter[str]()
-    account = MemoryAccount()
-    requests = finished = last_step = 0
+def _seen(
+    reader: TraceReader, check: bool, problems: list[str]
+) -> tuple[dict[str, Any], MemoryAccount]:
+    account, summary = MemoryAccount(), Summary(check=check)
     for envelope in reader.envelopes():
-        kinds[envelope.kind] += 1
-        last_step = max(last_step, envelope.step)
-        requests += isinstance(envelope.event, RequestAdded)
-        finished += isinstance(envelope.event, RequestFinished)
         account.see(envelope)
-    facts = {
-        "trace": str(reader.path),
-        "bytes": reader.size,
-        "complete": reader.complete,
-        "problems": list(reader.problems),
-        **_header(reader.run),
-        "steps": last_step,
-        "requests": requests,
-        "finished": finished,
-        "events": kinds.total(),
-        "kinds": dict(kinds.most_common()),
-    }
-    return facts, account
-
-
-def _header(run: RunStarted | None) -> dict[str, object]:
-    if run is None:
-        return {"engine": None}
-    return {
-        "engine": f"{run.engine} {run.engine_version}",
-        "model": run.model,
-        "model_digest": run.model_digest,
-        "dtype": run.dtype,
-        "device": run.device,
-        "started": run.wall_clock,
-        "pool": f"{run.num_blocks} blocks of {run.block_size} tokens",
-        "config": run.config,
-        "versions": run.versions,
-    }
+        summary.see(envelope)
+    return facts_of(reader, summary, reader.storage(), problems), account
 
 
 def _print_facts(facts: list[tuple[str, str]]) -> None:
@@ -142,17 +118,3 @@ def _table(grid: Grid) -> Table:
     for row in grid.rows:
         table.add_row(*row)
     return table
-
-
-def _shown(value: object) -> str:
-    match value:
-        case dict():
-            return ", ".join(f"{k} {v}" for k, v in value.items())
-        case list():
-            return "; ".join(map(str, value)) or "none"
-        case bool():
-            return "yes" if value else "no"
-        case None:
-            return "unknown"
-        case _:
-            return str(value)
