@@ -382,13 +382,22 @@ class DecisionMade(Event):
     choice: Any
 
 
+RING = "ring"
+"""`SpanDropped.why` where a ring begins."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanDropped(Event):
-    """Its own seq is the number after the gap."""
+    """Its own seq is the number after the gap.
+
+    Where a ring begins, `why` is `ring`, `state` is the run's state after this seq (see
+    `replay.snapshot`), and a few events inside the span are still there.
+    """
 
     first_seq: int
     count: int
     why: str
+    state: str | None = None
 
 
 EVENTS: tuple[type[Event], ...] = (

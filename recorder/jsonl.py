@@ -14,12 +14,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn, TextIO
+from typing import IO, Any, NoReturn, TextIO, TypeVar
 
-from .errors import BadInput, BadLine
+from .errors import BadEvent, BadInput, BadLine
 from .events import KINDS, Envelope, Event
 from .fields import FieldSpec, Shape, fields_of
 from .plain import canonical, small_enough
+
+E = TypeVar("E", bound=Event)
 
 _NOT_FINITE = {"-inf": -math.inf, "inf": math.inf, "nan": math.nan}
 _INT64 = 1 << 63
@@ -61,6 +63,14 @@ def to_json(event: Event) -> dict[str, Any]:
     if event.unknown:
         values.update(_open_to_json(canonical(dict(event.unknown))))
     return values
+
+
+def from_json(cls: type[E], values: Mapping[str, Any]) -> E:
+    """The event of that class with those fields, as `to_json` gives them. Raises BadEvent."""
+    try:
+        return _event(cls, dict(values))
+    except _Problem as problem:
+        raise BadEvent(cls.__name__, problem.problem) from None
 
 
 def _float_to_json(value: float) -> float | str:
@@ -217,7 +227,7 @@ def _count(record: dict[str, Any], name: str, default: int | None) -> int:
     return value
 
 
-def _event(cls: type[Event], record: dict[str, Any]) -> Event:
+def _event(cls: type[E], record: dict[str, Any]) -> E:
     values: dict[str, Any] = {}
     for spec, convert in _converters(cls):
         present = spec.name in record

@@ -109,7 +109,8 @@ def wrong_decision(violation: Violation) -> Hashable:
 def finding_of(run: list[Violation], is_root: bool) -> Finding:
     """What a run of like events is told as; the one that came first is in front."""
     first = run[0]
-    culprits = sorted({v.culprit.seq for v in run})
+    is_cut_off = first.culprit.kind == "SpanDropped"
+    culprits = [] if is_cut_off else sorted({v.culprit.seq for v in run})
     affected = sorted({name for v in run for name in v.also_affected})
     position = min(run, key=lambda v: v.seq)
     return Finding(
@@ -118,7 +119,7 @@ def finding_of(run: list[Violation], is_root: bool) -> Finding:
         root=is_root,
         position=f"{position.step}:{position.seq}",
         seq=position.seq,
-        culprit_seq=first.culprit.seq,
+        culprit_seq=None if is_cut_off else first.culprit.seq,
         decision=first.culprit.decision,
         block=first.block,
         slot=first.slot,
@@ -130,9 +131,12 @@ def finding_of(run: list[Violation], is_root: bool) -> Finding:
         victim=first.victim,
         source=first.source,
         also_affected=tuple(affected),
-        explanation=first.explanation,
+        explanation=first.explanation + (_CUT_OFF if is_cut_off else ""),
         culprits=tuple(culprits),
     )
+
+
+_CUT_OFF = "; what allowed it had left the ring before it was frozen: record with a longer --ring"
 
 
 def _last_if_none(seq: int | None) -> tuple[bool, int]:

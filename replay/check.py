@@ -14,6 +14,7 @@ from ..recorder.events import (
     Event,
     InputsBuilt,
     SlotsWritten,
+    SpanDropped,
     StepCompleted,
     StepDispatched,
 )
@@ -33,6 +34,7 @@ from .checks.rows import (
     rows_of,
 )
 from .checks.tables import judge_table
+from .checks.taken_up import take_up
 from .completeness import NO_END, Completeness
 from .findings import Finding
 from .passphrases import PassphraseWatch
@@ -80,6 +82,8 @@ class Inspection:
         case.follow(envelope)
         for hook in self._after.get(kind, ()):
             hook(envelope, case)
+        if isinstance(envelope.event, SpanDropped) and case.state.is_restored:
+            self._take_up(envelope)
         if isinstance(envelope.event, InputsBuilt):
             self._built(envelope, envelope.event)
         elif isinstance(envelope.event, StepDispatched):
@@ -122,6 +126,24 @@ class Inspection:
             missing,
         )
 
+    def _take_up(self, mark: Envelope) -> None:
+        """A ring begins: what its state shows is judged, the reads under way are not."""
+        case = self._case
+        take_up(case, mark)
+        for rule in self._rules:
+            rule.take_up(mark, case)
+        self._completeness.take_up(case.state)
+        for number, step in sorted(case.state.steps.items()):
+            if step.completed_seq is not None or not step.builds:
+                continue
+            for build in step.builds:
+                self._built(
+                    Envelope(build.seq, number, mark.t_ns, mark.rank, build.event), build.event
+                )
+            if step.dispatched_seq is not None:
+                rows = self._rows_of_step(number, step, step.dispatched_seq)
+                case.reopen(rows, is_written=step.written_seq is not None)
+
     def _built(self, envelope: Envelope, event: InputsBuilt) -> None:
         """Tables are judged now, while what the request holds is what the builder saw."""
         step = self._case.state.steps.get(envelope.step, StepState())
@@ -151,6 +173,15 @@ class Inspection:
         step = case.state.steps.get(number)
         if step is None or not step.builds or case.step_rows(number) is not None:
             return
+        dispatched = self._rows_of_step(number, step, seq)
+        case.open(dispatched)
+        for row in dispatched.live():
+            read_row(case, row)
+        dispatched.mask_faults = faults_of(case, dispatched)
+        for rule in self._rules:
+            rule.read(dispatched, case)
+
+    def _rows_of_step(self, number: int, step: StepState, seq: int) -> StepRows:
         builds = active_builds(step.builds)
         built = self._built_rows.pop(number, {})
         for build in builds:
@@ -167,12 +198,7 @@ class Inspection:
         dispatched = StepRows(number, seq, rows, latest_masks(step.masks, builds), scheduled)
         for row in dispatched.live():
             self._prepare(dispatched, row)
-        case.open(dispatched)
-        for row in dispatched.live():
-            read_row(case, row)
-        dispatched.mask_faults = faults_of(case, dispatched)
-        for rule in self._rules:
-            rule.read(dispatched, case)
+        return dispatched
 
     def _prepare(self, step: StepRows, row: Row) -> None:
         case, request = self._case, str(row.request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..recorder.events import (
+    RING,
     BlockAllocated,
     BlockShared,
     Envelope,
@@ -22,6 +23,7 @@ from ..recorder.events import (
     StepScheduled,
     TokensSampled,
 )
+from .state import State
 
 _NEEDED_WITH_ROWS: tuple[tuple[type, str], ...] = (
     (StepScheduled, "what each row's true length is"),
@@ -41,7 +43,8 @@ class Completeness:
     def __init__(self) -> None:
         self._seen: set[type] = set()
         self._next_seq = 0
-        self._gaps: list[str] = []
+        self._gaps: list[tuple[int, int, str]] = []
+        """(first, last, sentence) of each stretch of seqs that isn't there."""
         self._with_rows: set[int] = set()
         self._steps: dict[type, set[int]] = {kind: set() for kind, _ in _NEEDED_WITH_ROWS}
         self._built: set[int] = set()
@@ -95,7 +98,7 @@ class Completeness:
 
     def missing(self) -> tuple[str, ...]:
         """One sentence each; empty when the trace tells everything."""
-        found = list(self._gaps)
+        found = [sentence for _, _, sentence in self._gaps]
         if RunStarted not in self._seen:
             found.append("there is no RunStarted: record the pool's size and block size")
         if RunEnded not in self._seen:
@@ -176,19 +179,47 @@ class Completeness:
             case _:
                 pass
 
+    def take_up(self, state: State) -> None:
+        """Where a ring begins: of what is under way, the state tells what went before."""
+        if any(pool.blocks for pool in state.pools.values()):
+            self._seen.add(BlockAllocated)
+        for number, step in state.steps.items():
+            has = {
+                StepScheduled: step.scheduled,
+                StepDispatched: step.dispatched_seq,
+                SlotsWritten: step.written_seq,
+                StepCompleted: step.completed_seq,
+            }
+            for kind, known in has.items():
+                if known is not None:
+                    self._steps[kind].add(number)
+            if step.builds:
+                self._built.add(number)
+
     def _judge_seq(self, envelope: Envelope) -> None:
         event, expected = envelope.event, self._next_seq
         self._next_seq = max(envelope.seq + 1, expected)
         if isinstance(event, SpanDropped):
             last = event.first_seq + event.count - 1
-            self._gaps.append(
-                f"events {event.first_seq} to {last} were dropped ({event.why}): "
-                "record with a larger buffer"
-            )
+            self._gaps = [gap for gap in self._gaps if gap[0] < event.first_seq or gap[1] > last]
+            self._gaps.append((event.first_seq, last, _dropped(event)))
         elif envelope.seq > expected:
-            self._gaps.append(
-                f"events {expected} to {envelope.seq - 1} are missing: record the whole run"
-            )
+            missing = f"events {expected} to {envelope.seq - 1} are missing: record the whole run"
+            self._gaps.append((expected, envelope.seq - 1, missing))
+
+
+def _dropped(event: SpanDropped) -> str:
+    last = event.first_seq + event.count - 1
+    if event.why != RING:
+        return (
+            f"events {event.first_seq} to {last} were dropped ({event.why}): record to a faster "
+            "disk, or with --when-full block"
+        )
+    known = "; what was held and written then is known" if event.state is not None else ""
+    return (
+        f"events {event.first_seq} to {last} had left the ring{known}, how it came to be is not: "
+        "record with a longer --ring"
+    )
 
 
 def _steps(numbers: list[int]) -> str:

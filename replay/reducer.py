@@ -42,6 +42,7 @@ from ..recorder.events import (
     TransferFinished,
     TransferStarted,
 )
+from .snapshot import BadSnapshot, load
 from .state import Block, Pool, State, fresh_pool
 from .transitions.blocks import (
     block_allocated,
@@ -114,7 +115,14 @@ def _epoch_changed(state: State, envelope: Envelope, event: EpochChanged) -> Non
 
 
 def _span_dropped(state: State, envelope: Envelope, event: SpanDropped) -> None:
-    """Nothing is known any more, until it is allocated or added anew."""
+    """Nothing is known any more, until it is allocated or added anew; unless the event bears the
+    state, as where a ring begins."""
+    if event.state is not None:
+        try:
+            state.become(load(event.state), envelope.seq)
+            return
+        except BadSnapshot:  # of a later kvrewind: then nothing is known, and the checks say why
+            pass
     for group, pool in state.pools.items():
         state.pools[group] = Pool(
             pool.block_size, pool.sentinels, unlisted=Block(is_free=False, is_known=False)

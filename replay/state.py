@@ -7,7 +7,7 @@ few shallow copies and a keyframe shares almost everything with its neighbours.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from ..recorder.events import (
@@ -169,6 +169,8 @@ class State:
     """Those that have started and not finished."""
     stored: dict[tuple[int, Scalar], tuple[Write | None, ...]] = field(default_factory=dict)
     """(group, key) -> what its block held, slot by slot, when it was stored in another tier."""
+    restored_seq: int | None = None
+    """Where the trace's ring begins: of older events it has only a few."""
 
     def pool(self, group: int | None = None) -> Pool:
         """The pool of a KV group; an unknown group has one as the header describes it."""
@@ -245,7 +247,20 @@ class State:
             self.pool_epoch,
             self.transfers.copy(),
             self.stored.copy(),
+            self.restored_seq,
         )
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the last event gave the state."""
+        return self.restored_seq is not None and self.restored_seq == self.seq
+
+    def become(self, other: State, seq: int) -> None:
+        """Take over all of another one but its header and where it stands."""
+        header = self.header
+        for part in fields(self):
+            setattr(self, part.name, getattr(other, part.name))
+        self.header, self.seq, self.restored_seq = header, seq, seq
 
     def summary(self) -> dict[str, Any]:
         """What an engine can compare with itself, as plain values.

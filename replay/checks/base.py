@@ -81,6 +81,9 @@ class Rule:
     def after(self, envelope: Envelope, case: Case) -> None:
         """Called after the event was folded."""
 
+    def take_up(self, mark: Envelope, case: Case) -> None:
+        """Called where a ring begins, once the state that `mark` bears is there."""
+
     def read(self, step: StepRows, case: Case) -> None:
         """Called when a step is dispatched: its rows read now."""
 

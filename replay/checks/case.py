@@ -42,7 +42,8 @@ class Hold(NamedTuple):
     culprit: Culprit
     is_share: bool
     key: Hashable
-    epoch: Epoch
+    epoch: Epoch | None
+    """In which the request took it; None where that isn't known."""
     replaced: bool
     """Whether it replaced a table entry: a copy on write."""
 
@@ -258,6 +259,7 @@ class Case:
                 self.pending.clear()
             case SpanDropped():
                 self._forget()
+                self._take_up_state()
             case _:
                 pass
 
@@ -268,6 +270,12 @@ class Case:
             if self.state.pool(row.group).block_size > 0:
                 self._map(opened, row)
         self.pending.update(opened.mapped)
+
+    def reopen(self, step: StepRows, *, is_written: bool) -> None:
+        """A step that is under way where a ring begins."""
+        self.open(step)
+        if is_written:
+            self._drop_pending(step.step)
 
     def _map(self, opened: OpenStep, row: Row) -> None:
         state, group, request = self.state, row.group, row.request
@@ -387,8 +395,10 @@ class Case:
 
     def _settle(self, step: int) -> None:
         """Once a completed step logged its writes, what it didn't log was not written."""
-        if step > self.completed_through or step not in self.written_steps:
-            return
+        if step <= self.completed_through and step in self.written_steps:
+            self._drop_pending(step)
+
+    def _drop_pending(self, step: int) -> None:
         stale = [
             slot
             for slot, (write, *_) in self.pending.items()
@@ -397,8 +407,24 @@ class Case:
         for slot in stale:
             del self.pending[slot]
 
+    def take_hold(self, group: int, request: str, hold: Hold) -> None:
+        """A hold from before the first event."""
+        self.holds.setdefault((group, request), {})[hold.at] = hold
+        self._set_held(group, request, hold.at, hold.block)
+        self.held_blocks.setdefault((group, request), Counter())[hold.block] += 1
+
+    def _take_up_state(self) -> None:
+        """Where a ring begins the state is known; in another gap nothing is."""
+        pools, steps = self.state.pools.values(), self.state.steps
+        is_lost = not self.state.is_restored or any(not p.unlisted.is_known for p in pools)
+        self.has_dropped = self.context.has_dropped = self.has_dropped or is_lost
+        self.registrations += sum(len(pool.index) for pool in pools)
+        self.allocations += sum(block.generation > 0 for p in pools for block in p.blocks.values())
+        self.written_steps |= {n for n, step in steps.items() if step.written_seq is not None}
+        completed = (n for n, step in steps.items() if step.completed_seq is not None)
+        self.completed_through = max(self.completed_through, *completed, 0)
+
     def _forget(self) -> None:
-        self.has_dropped = self.context.has_dropped = True
         for known in (
             self.holds, self.held_tables, self.held_blocks, self.releases, self.dirty,
             self.proofs, self.open_steps, self.closed_steps, self.pending, self.causes,

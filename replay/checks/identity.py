@@ -67,6 +67,13 @@ class Identity(Rule):
         elif isinstance(event, TransferStarted) and event.direction == "load":
             self._loaded(envelope, event, case)
 
+    def take_up(self, mark: Envelope, case: Case) -> None:
+        for group, pool in case.state.pools.items():
+            for key, entries in pool.index.items():
+                for parent in (e.parent_key for e in entries if e.parent_key is not None):
+                    self._parents[group, key] = parent
+                    self._is_parent.add((group, parent))
+
     def read(self, step: StepRows, case: Case) -> None:
         """Slots that were written after the share."""
         for row in step.live():

@@ -22,6 +22,7 @@ from ..state import Block
 from .base import Culprit, Rule, Violation, culprit_of
 from .case import Case, Subject
 from .causes import block_subject, handed_subject, scrubbed_subject
+from .taken_up import cut_off
 
 Name = tuple[int, int, int]
 """(group, block, generation)"""
@@ -78,6 +79,20 @@ class RefCount(Rule):
             for group, pool in case.state.pools.items():
                 for block in sorted(pool.unfreed, key=pool.unfreed.__getitem__):
                     self._judge_unfreed(envelope, case, group, block)
+
+    def take_up(self, mark: Envelope, case: Case) -> None:
+        self._zeroed = {
+            (g, b): cut_off(mark) for g, p in case.state.pools.items() for b in p.unfreed
+        }
+        holders = {
+            holder.request
+            for pool in case.state.pools.values()
+            for block in pool.blocks.values()
+            for holder in block.holders
+        }
+        for name, known in case.state.requests.items():
+            if known.is_finished and name in holders:
+                self._finished.setdefault(name, cut_off(mark))
 
     def _allocated(self, envelope: Envelope, event: BlockAllocated, case: Case) -> None:
         group, prior = event.group or 0, case.prior
