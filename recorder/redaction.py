@@ -103,16 +103,17 @@ class Redactor:
             raise AlreadyRedacted("the trace is redacted already; hand it over as it is")
 
     def name(self, name: Scalar) -> Scalar:
-        """Of a request, tenant, session or adapter. r0/1, a further sample of r0, stays one."""
+        """Of a request, tenant, session or adapter. r0/1, the name of a further sample of r0,
+        becomes that of one of r0's hash: a re-execution names it so."""
         if self._names is None:
             return name
         if not isinstance(name, str):
             return self.hashes.scalar("name", name)
         if name not in self._names:
             stem, _, number = name.rpartition("/")
-            known = self._names.get(stem) if number.isdigit() else None
-            hashed = str(self.hashes.scalar("name", name))[:16]
-            self._names[name] = hashed if known is None else f"{known}/{number}"
+            is_sample = stem and len(number) <= 3 and number.isdecimal()
+            hashed = str(self.hashes.scalar("name", stem if is_sample else name))[:16]
+            self._names[name] = f"{hashed}/{number}" if is_sample else hashed
         return self._names[name]
 
     @property

@@ -8,9 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ...recorder.errors import OutputExists
+from ...recorder.events import Event, SpanDropped
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import Redactor
 from ...recorder.writer import TraceWriter
+from ...replay.redacted_state import redacted_span
 from ..console import say
 from ..redacting import Redact, redactor_of
 
@@ -66,9 +68,15 @@ def write_redacted(
     for problem in reader.problems:
         say(f"{reader.path}: {problem}")
     redactor.refuse_redacted(reader.run)
-    envelopes = (e._replace(event=redactor.redact(e.event)) for e in reader.envelopes())
+    envelopes = (e._replace(event=_redacted(redactor, e.event)) for e in reader.envelopes())
     with TraceWriter(output, force=force) as writer:
         writer.write_envelopes(envelopes)
     if writer.failure is not None:
         raise writer.failure
     return writer.events
+
+
+def _redacted(redactor: Redactor, event: Event) -> Event:
+    if isinstance(event, SpanDropped):
+        return redacted_span(redactor, event)
+    return redactor.redact(event)
