@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..recorder.sink import Sink
 from .clock import SimulatedClock, StepCost
 from .config import EngineConfig
 from .engine import DidNotFinish, Engine
@@ -30,14 +31,17 @@ def simulate(
     *,
     asked: Sequence[Prompt] | None = None,
     on_step: Callable[[Engine], None] = lambda engine: None,
+    watched: Callable[[Sink], Sink] = lambda sink: sink,
 ) -> Simulated:
-    """Run to the end. `asked` are the prompts by whose priorities it is measured, if not the same.
+    """Run to the end. `asked` are the prompts by whose priorities it is measured, if not the same;
+    `watched` may put a sink of its own before the one that measures.
 
     Raises `PromptRefused` for a request that could never be served.
     """
     clock = SimulatedClock(cost, config.steps_in_flight)
     meter = Meter(clock, asked or prompts)
-    engine = make_engine(model, config, prompts, meter, clock=clock, define_pieces=False)
+    sink = watched(meter)
+    engine = make_engine(model, config, prompts, sink, clock=clock, define_pieces=False)
     stuck = None
     try:
         with rarely_collected():

@@ -18,6 +18,7 @@ from .finding_log import FindingLog
 from .metrics import Address, Gauges, MetricsServer, RecorderUse
 
 OnFinding = Literal["log", "freeze", "raise", "off"]
+OnFindingUnrecorded = Literal["log", "raise", "off"]
 
 
 class Watch:
@@ -64,8 +65,9 @@ class Watch:
 
     def looking_on(self, sink: Sink) -> Sink:
         """Where the events of a run go that is not recorded."""
-        self._observed = ObservedSink(sink, self._begin())
-        return self._observed
+        observers = self._begin()
+        self._observed = ObservedSink(sink, observers) if observers else None
+        return self._observed or sink
 
     def step_over(self) -> None:
         """Raises `FindingMade` where a finding is to end the run."""

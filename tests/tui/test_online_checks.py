@@ -141,3 +141,42 @@ def test_checks_that_fail_are_told_once_and_the_recording_goes_on(
     assert "LookupError('no such thing')" in told[0]
     assert sampled(events(trace)) == sampled(whole)
     assert not [line for line in lines if line.startswith("checked while it ran")]
+
+
+# --- a run that isn't recorded --------------------------------------------------------------------
+
+POISSON = ("--poisson", "rate=40,count=12,prompt=40..60,output=4..8,prefix=32,shared=1")
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, list[str]]:
+    capsys.readouterr()
+    status = run(["simulate", *POISSON, *options])
+    told = capsys.readouterr()
+    return status, told.out, [line for line in told.err.splitlines() if line.strip()]
+
+
+def test_a_simulated_run_can_be_checked_and_measures_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fault = ("--fault", "key-length-only")
+    status, table, lines = simulated(capsys, *fault)
+    assert (status, findings_told(lines)) == (0, [])
+    status, checked, lines = simulated(capsys, *fault, "--on-finding", "log")
+    assert (status, checked) == (0, table)
+    assert findings_told(lines)[0].startswith("finding: identity F01 root at ")
+    assert any(line.startswith("checked while it ran: contaminated, ") for line in lines)
+
+
+def test_a_simulated_run_can_be_ended_by_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = ("--fault", "key-length-only")
+    status, table, lines = simulated(capsys, *fault, "--on-finding", "raise")
+    assert (status, table) == (1, "")
+    assert lines[-1].startswith("kvrewind: the run was ended by identity at ")
+    assert simulated(capsys, "--on-finding", "raise")[0] == 0
+
+
+def test_each_run_of_a_comparison_is_checked_by_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, _, lines = simulated(capsys, "--on-finding", "log", "--compare", "num-blocks=64,128")
+    assert lines.count("checked while it ran: clean, 0 findings") == 2

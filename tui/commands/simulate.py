@@ -25,6 +25,7 @@ from ..comparison import VARIATIONS, Comparison, settings
 from ..console import err, out, print_json, say
 from ..options import Count, Format, MaybeCount, Switches, given
 from ..presenters.simulations import Row, Run, as_json, rows, setting_cell
+from ..watching import OnFindingUnrecorded, Watch
 from ..workloads import Source
 
 _STEPS_A_LOOK = 50
@@ -54,6 +55,8 @@ def simulate(
     speed: float = 1.0,
     cost: Annotated[str, Parameter(show_default=False)] = "",
     max_new_tokens: Count = 32,
+    on_finding: OnFindingUnrecorded = "off",
+    metrics: str | None = None,
     format: Format = "text",
     switches: Switches = Switches(),  # noqa: B008  # pyright: ignore[reportInvalidTypeForm]
 ) -> int:
@@ -97,6 +100,11 @@ def simulate(
         and max(weights_s, tokens x token_s) and context x context_token_s.
     max_new_tokens
         Most tokens to generate for a prompt that names no limit of its own.
+    on_finding
+        Check each step, and where something is found log it, or raise: end with exit status 1. It
+        takes twice the time, so it is off.
+    metrics
+        Serve Prometheus metrics of the run under way, as in `record`.
     format
         text, or json: one JSON value and nothing else.
     """
@@ -108,7 +116,8 @@ def simulate(
     simulator = _simulator(model)
     chosen = dict(given(switches)) | {"speed": speed}
     plan = list(_plan(source, chosen, comparisons, simulator, max_new_tokens))
-    runs = list(_runs(plan, simulator, step_cost))
+    with Watch(on_finding, metrics) as watch:
+        runs = list(_runs(plan, simulator, step_cost, watch))
     if format == "json":
         print_json(_as_json(source, step_cost, runs))
     else:
@@ -168,7 +177,7 @@ def _label(setting: Mapping[str, Any]) -> str:
     return f"with {named}: " if named else ""
 
 
-def _runs(plan: Sequence[Planned], model: Model, cost: StepCost) -> Iterator[Run]:
+def _runs(plan: Sequence[Planned], model: Model, cost: StepCost, watch: Watch) -> Iterator[Run]:
     with Progress(console=err(), transient=True) as bar:
         task = bar.add_task("simulating", total=sum(len(planned.prompts) for planned in plan))
         done = 0
@@ -179,14 +188,17 @@ def _runs(plan: Sequence[Planned], model: Model, cost: StepCost) -> Iterator[Run
                 planned.prompts,
                 cost,
                 asked=planned.asked,
-                on_step=_progress(bar, task, done),
+                on_step=_progress(bar, task, done, watch),
+                watched=watch.looking_on,
             )
+            watch.finish()
             done += len(planned.prompts)
             yield Run(planned.setting, result)
 
 
-def _progress(bar: Progress, task: Any, done: int) -> Callable[[Engine], None]:
+def _progress(bar: Progress, task: Any, done: int, watch: Watch) -> Callable[[Engine], None]:
     def on_step(engine: Engine) -> None:
+        watch.step_over()
         if engine.step_number % _STEPS_A_LOOK == 0:  # counting takes time in itself
             bar.update(task, completed=done + engine.num_finished)
 
