@@ -68,6 +68,7 @@ class BlockPool:
         self._moves: list[BlockMove] = []
         self._freed_cached: dict[int, tuple[Request, int]] = {}
         self._interrupt: Callable[[int], None] = lambda block: None
+        self._digest: Callable[[int, Literal["register", "share"]], None] = lambda block, at: None
         self._reset_while_free: set[int] = set()
         """Free blocks whose entry left the index, and that weren't scrubbed when they were freed
         for its sake."""
@@ -91,6 +92,10 @@ class BlockPool:
         """What is called before a block is freed that is held back: nothing is freed from under a
         transfer."""
         self._interrupt = interrupt
+
+    def digest_by(self, digest: Callable[[int, Literal["register", "share"]], None]) -> None:
+        """What is called once a block has entered the index, or was shared from there."""
+        self._digest = digest
 
     def hold_back(self, block: int) -> None:
         """Don't hand the block out: a transfer still uses it. It stays findable, and keeps its
@@ -153,6 +158,8 @@ class BlockPool:
         question = Acquire(self._id("acquire", request, index), block.block_id, block.ref_count)
         ref_count: int = self._journal.decide(question)
         self._share(block, request, index, ref_count, key, decision)
+        if key is not None:
+            self._digest(block.block_id, "share")
 
     def fork(self, request: Request, parent: Request, decision: str) -> None:
         """The request becomes a holder of all that its parent's table lists."""
@@ -205,6 +212,7 @@ class BlockPool:
             self._journal.carry_out(question, key)
             entry = Entry(block_id, content, key)
             self._register(self.blocks[block_id], entry, request, str(question.id))
+            self._digest(block_id, "register")
 
     def reset(self, is_void: Callable[[Content], bool], decision: str) -> None:
         """Entries with such contents leave the index; their blocks stay with whom they are."""

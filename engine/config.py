@@ -112,6 +112,12 @@ class EngineConfig:
     scrub_at: Literal["free", "allocation"] = switch(
         FREE_BLOCKS, "free", "When a block is scrubbed."
     )
+    digests: bool = switch(
+        FREE_BLOCKS,
+        False,
+        "Digest blocks in the device's memory when they enter the prefix cache and whenever they "
+        "are shared, and one more after each step: a change that nobody logged shows.",
+    )
     host_blocks: int = switch(
         FREE_BLOCKS,
         0,

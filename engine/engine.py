@@ -17,6 +17,7 @@ from ..recorder.sink import Sink
 from .accounting import Accountant
 from .admission import UnknownRequest, refuse_impossible, sample_names
 from .arrivals import Arrivals
+from .block_digests import BlockDigests
 from .block_pool import BlockPool
 from .clock import Clock, StepWork
 from .config import EngineConfig
@@ -81,6 +82,9 @@ class Engine:
             self.journal,
             device.memory,
             runner.card.paragraph_tokens,
+        )
+        self._digests = (
+            BlockDigests(self.journal, self.pools, device.memory) if config.digests else None
         )
         self._pipeline = Pipeline(config, self.journal, groups, device)
         self._pieces = Pieces(self.journal, pieces)
@@ -205,6 +209,8 @@ class Engine:
         flight = self._pipeline.complete()
         self._tell_clock(flight.rows)
         self._accountant.settle(flight)
+        if self._digests is not None:
+            self._digests.sweep()
 
     def _tell_clock(self, rows: Sequence[Row]) -> None:
         if self._clock is not None:

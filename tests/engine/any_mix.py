@@ -33,6 +33,7 @@ def any_switches(rng: Random, block_size: int) -> dict[str, Any]:
         "reuse": rng.choice(["first-freed", "last-freed", "quarantine=2"]),
         "scrub": rng.choice(["none", "zero", "nan"]),
         "scrub_at": rng.choice(["free", "allocation"]),
+        "digests": rng.random() < 0.25,
         "host_blocks": rng.choice([0, 0, 4, 12]),
         "transfer_steps": rng.choice([1, 2, 3]),
         "layout": layout,
