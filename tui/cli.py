@@ -51,6 +51,7 @@ def build_app() -> App:
         record,
         redact,
         replay,
+        runs,
         simulate,
         tail,
     )
@@ -69,6 +70,7 @@ def build_app() -> App:
     app.command(redact.redact)
     app.command(bundle.bundle)
     app.command(info.info)
+    app.command(runs.runs)
     app.command(tail.tail)
     app.command(perplexity.perplexity)
     app.command(simulate.simulate)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from cyclopts import Group, Parameter, Token
 
 from ..engine.config import SECTIONS, EngineConfig
+from ..recorder.stores.address import Place, place_of
 
 Format = Literal["text", "json"]
 
@@ -47,6 +48,15 @@ Count = Annotated[int, Parameter(converter=_whole_number)]
 """A whole number as an option."""
 MaybeCount = Annotated[int | None, Parameter(converter=_whole_number)]
 """One that needn't be given."""
+
+
+def _place(hint: Any, tokens: Sequence[Token]) -> Place:
+    """Cyclopts makes one sentence of a `ValueError`; ours are one already."""
+    return place_of(tokens[0].value)
+
+
+Trace = Annotated[Any, Parameter(converter=_place, accepts_keys=False, n_tokens=1)]
+"""A trace to read, as a `Place`: the path of a file, or the URL of a run in a database."""
 
 
 def _default(switch: Field[Any]) -> str | bool:

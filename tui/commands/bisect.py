@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,13 +17,13 @@ from ...replay.recording import Recording
 from ...replay.reexecute import Reexecutor
 from ...replay.retold import model_of
 from ..console import err, out, print_json
-from ..options import Format
+from ..options import Format, Trace
 from ..traces import read_all
 from .replay import tell_versions
 
 
 def bisect(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     victim: str | None = None,
@@ -44,7 +43,7 @@ def bisect(
     Parameters
     ----------
     trace
-        A .kvtrace file that kvrewind recorded.
+        A .kvtrace file that kvrewind recorded, or the URL of a run in a database.
     victim
         Only what this request read.
     model

@@ -13,15 +13,17 @@ from cyclopts import Parameter
 from ...recorder.errors import BadInput, BadOutput, OutputExists
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import is_redacted
+from ...recorder.stores.address import Place
 from ...recorder.writer import TraceWriter
 from ..bundling import TRACE, contents, write_zip
 from ..console import say
+from ..options import Trace
 from ..redacting import Redact, redactor_of
 from .redact import write_redacted
 
 
 def bundle(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     output: Annotated[Path, Parameter(name="--out")],
@@ -42,7 +44,7 @@ def bundle(
     Parameters
     ----------
     trace
-        A .kvtrace file.
+        A .kvtrace file, or the URL of a run in a database.
     output
         The zip file to write.
     what
@@ -71,7 +73,7 @@ def bundle(
 
 
 def _copied(
-    trace: Path, copy: Path, what: Redact, redact_key: Path | None, clear: bool
+    trace: Place, copy: Path, what: Redact, redact_key: Path | None, clear: bool
 ) -> tuple[str, ...]:
     """Makes the trace that goes into the bundle; the problems of the one it is made from."""
     with TraceReader(trace) as reader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -12,12 +11,12 @@ from ...replay.check import check as check_events
 from ...replay.report import render
 from ...replay.selection import narrowed
 from ..console import out, print_json
-from ..options import Format
+from ..options import Format, Trace
 from ..traces import read_all
 
 
 def check(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     only: Annotated[tuple[str, ...], Parameter(negative=())] = (),
@@ -38,7 +37,7 @@ def check(
     Parameters
     ----------
     trace
-        A .kvtrace file.
+        A .kvtrace file, or the URL of a run in a database.
     only
         Only this rule (may be given more than once).
     skip

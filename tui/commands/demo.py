@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.rule import Rule
@@ -19,6 +18,7 @@ from ...engine.request import Prompt
 from ...engine.workloads.default import default_workload
 from ...recorder.events import Envelope
 from ...recorder.reader import TraceReader
+from ...recorder.stores.address import Place
 from ...replay.bisect import Bisection
 from ...replay.bisect import bisect as search
 from ...replay.check import check
@@ -202,7 +202,7 @@ def _culprit_position(report: Report, envelopes: Sequence[Envelope]) -> str | No
     return next((e.position for e in envelopes if culprits and e.seq == culprits[0]), None)
 
 
-def _show(path: Path, culprit: str | None) -> int:
+def _show(path: Place, culprit: str | None) -> int:
     """Open the app at the culprit, or say how to."""
     command = shlex.join(["kvrewind", "open", str(path), *([culprit] if culprit else [])])
     if not sys.stdout.isatty():

@@ -15,10 +15,12 @@ from ...recorder.events import RequestAdded
 from ...recorder.jsonl import write_jsonl
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import is_redacted
+from ...recorder.stores.address import Place
 from ...replay.exports.html import write_html
 from ...replay.exports.parquet import write_parquet
 from ...replay.exports.perfetto import write_perfetto
 from ..console import say
+from ..options import Trace
 
 STANDARD = Path("-")
 
@@ -26,7 +28,7 @@ ExportFormat = Literal["jsonl", "parquet", "perfetto", "html"]
 
 
 def export_trace(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     output: Annotated[Path, Parameter(name="--out", allow_leading_hyphen=True)] = STANDARD,
@@ -47,7 +49,7 @@ def export_trace(
     Parameters
     ----------
     trace
-        A .kvtrace file.
+        A .kvtrace file, or the URL of a run in a database.
     output
         The file to write; - for standard output.
     format
@@ -92,7 +94,7 @@ _WRITERS: dict[str, tuple[Callable[[TraceReader, Any], None], bool]] = {
 assert set(_WRITERS) == set(get_args(ExportFormat))
 
 
-def _require_output(output: Path, trace: Path, force: bool, is_text: bool) -> None:
+def _require_output(output: Path, trace: Place, force: bool, is_text: bool) -> None:
     """Raises before anything is read, let alone written."""
     if output == STANDARD:
         if not is_text and sys.stdout.isatty():
@@ -103,7 +105,7 @@ def _require_output(output: Path, trace: Path, force: bool, is_text: bool) -> No
     if output.exists():
         if not force:
             raise OutputExists(output)
-        if output.samefile(trace):
+        if isinstance(trace, Path) and output.samefile(trace):
             raise BadInput(f"{output} is the trace itself; choose another name with --out")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -13,13 +12,13 @@ from ...replay.memory_account import MemoryAccount
 from ...replay.memory_report import Ask, Memory
 from ...replay.summary import Summary
 from ..console import out, print_json
-from ..options import Format, MaybeCount
+from ..options import Format, MaybeCount, Trace
 from ..presenters.memory import Grid, contiguous, costs, fragmentation, use
 from ..presenters.trace_facts import facts_of, rows_of
 
 
 def info(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     requests: MaybeCount = None,
@@ -44,7 +43,7 @@ def info(
     Parameters
     ----------
     trace
-        A .kvtrace file.
+        A .kvtrace file, or the URL of a run in a database.
     requests
         How many requests to work out the memory of; the run's max_num_seqs when not given.
     length

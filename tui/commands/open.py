@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 
 from ...recorder.errors import BadInput
 from ...recorder.reader import TraceReader
 from ..app import KvrewindApp
+from ..options import Trace
 
 
-def open_trace(trace: Path, position: str | None = None, /) -> int:
+def open_trace(trace: Trace, position: str | None = None, /) -> int:
     """Step through a trace in the terminal.
 
     For example:
@@ -21,7 +21,7 @@ def open_trace(trace: Path, position: str | None = None, /) -> int:
     Parameters
     ----------
     trace
-        A .kvtrace file.
+        A .kvtrace file, or the URL of a run in a database.
     position
         Where to begin: `step:seq`, an event number, or `step:` for the start of a step; the
         culprit of the first finding when not given.

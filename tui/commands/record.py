@@ -26,6 +26,7 @@ from ...recorder.errors import BadInput, OutputExists
 from ...recorder.events import RunEnded
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import RedactingSink, Redactor
+from ...recorder.stores.address import Place, RunAddress, place_of
 from ...recorder.writer import TraceWriter
 from ...replay.online import FindingMade
 from ...replay.oracles import foreign_passphrases
@@ -44,7 +45,7 @@ ClockName = Literal["wall", "simulated"]
 class Recorded:
     """A finished recording: where it is, what it cost, and the engine as it stands."""
 
-    path: Path
+    path: Place
     engine: Engine
     seconds: float
     recording_seconds: float
@@ -67,6 +68,7 @@ def record(
     clock: ClockName | None = None,
     max_new_tokens: Count = 32,
     output: Annotated[Path | None, Parameter(name="--out")] = None,
+    store: str | None = None,
     force: Annotated[bool, Parameter(negative=())] = False,
     on_finding: OnFinding = "log",
     metrics: str | None = None,
@@ -111,6 +113,10 @@ def record(
         Most tokens to generate for a prompt that names no limit of its own.
     output
         The trace to write; run.kvtrace when not given.
+    store
+        Record into a database that holds many runs, instead of a file of its own: an SQLAlchemy
+        URL, as in postgresql+psycopg://user@host/database or sqlite:///fleet.db. ?run=NAME at its
+        end names the run, which is given a name otherwise.
     force
         Write over an existing trace.
     on_finding
@@ -131,6 +137,7 @@ def record(
     """
     if output is not None and output.exists() and not force:
         raise OutputExists(output)
+    target = _target(output, store)
     if max_new_tokens < 1:
         raise BadInput(f"--max-new-tokens must be at least 1, not {max_new_tokens}")
     kinds = kinds_of(show)
@@ -140,7 +147,7 @@ def record(
     redactor = redactor_of(redact, redact_key)
     loaded = open_model(model, config)
     tokenized = tokenize(loaded, workload.specs, max_new_tokens)
-    path = output or unused_path("run")
+    path = target or unused_path("run")
     with Watch(on_finding, metrics) as watch:
         recorded = record_run(
             loaded,
@@ -154,12 +161,24 @@ def record(
         )
     _print_answers(recorded, loaded, is_redacted=redactor is not None)
     if kinds:
-        _print_events(path, kinds)
+        _print_events(recorded.path, kinds)
     failures = _failures(recorded.engine)
     for why, names in failures.items():
         say(f"failed: {', '.join(names)}: {why}")
     _print_summary(recorded)
     return 1 if failures or recorded.was_ended else 0
+
+
+def _target(output: Path | None, store: str | None) -> Place | None:
+    """Raises BadInput for what is no URL, and for a file and a database at once."""
+    if store is None:
+        return output
+    if output is not None:
+        raise BadInput("--out and --store are two places; give one of them")
+    address = place_of(store)
+    if not isinstance(address, RunAddress):
+        raise BadInput(f"--store takes a URL; write sqlite:///{address} for a SQLite database")
+    return address
 
 
 def tokenize(model: Model, specs: Sequence[PromptSpec], max_new_tokens: int) -> list[Prompt]:
@@ -170,7 +189,7 @@ def record_run(
     model: Model,
     config: EngineConfig,
     prompts: Sequence[Prompt],
-    path: Path,
+    path: Place,
     *,
     force: bool = False,
     progress: bool = True,
@@ -207,7 +226,7 @@ def record_run(
             watch.finish()
             whole = "the whole run" if not engine.has_work else "what was recorded"
             end = "" if not engine.has_work else " and says that it is incomplete"
-            say(f"stopped in step {engine.step_number}; {path} holds {whole}{end}")
+            say(f"stopped in step {engine.step_number}; {writer.path} holds {whole}{end}")
             raise
     seconds = time.perf_counter() - started  # the last of the writing is a cost of recording too
     if writer.failure is not None:
@@ -218,7 +237,7 @@ def record_run(
     if config.faults and not shadow.differing:
         say(_no_bite(config))
     spent = writer.emit_s + writer.busy_s
-    return Recorded(path, engine, seconds, spent, writer.events, ended_by is not None)
+    return Recorded(writer.path, engine, seconds, spent, writer.events, ended_by is not None)
 
 
 def _no_bite(config: EngineConfig) -> str:
@@ -271,7 +290,7 @@ def _print_answers(recorded: Recorded, model: Model, *, is_redacted: bool) -> No
     out().print(table, markup=False)
 
 
-def _print_events(path: Path, kinds: Sequence[str]) -> None:
+def _print_events(path: Place, kinds: Sequence[str]) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("position", "event", "what", "decision"):
         table.add_column(column, overflow="fold")

@@ -14,11 +14,12 @@ from ...recorder.redaction import Redactor
 from ...recorder.writer import TraceWriter
 from ...replay.redacted_state import redacted_span
 from ..console import say
+from ..options import Trace
 from ..redacting import Redact, redactor_of
 
 
 def redact(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     output: Annotated[Path, Parameter(name="--out")],
@@ -39,7 +40,7 @@ def redact(
     Parameters
     ----------
     trace
-        A .kvtrace file.
+        A .kvtrace file, or the URL of a run in a database.
     output
         The trace to write.
     what

@@ -21,7 +21,7 @@ from ...replay.recording import NotReexecutable, Recording
 from ...replay.reexecute import Divergence, Reexecutor, Rerun, first_divergence
 from ...replay.retold import model_of
 from ..console import out, say
-from ..options import ChangedSwitches, given
+from ..options import ChangedSwitches, Trace, given
 from ..traces import read_all
 
 DIVERGED = 3
@@ -30,7 +30,7 @@ _PASSED_OVER = ("seq", "t_ns", "wall_clock", "versions")
 
 
 def replay(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     verify: Literal["events", "bits"] | None = None,
@@ -59,7 +59,7 @@ def replay(
     Parameters
     ----------
     trace
-        A .kvtrace file that kvrewind recorded.
+        A .kvtrace file that kvrewind recorded, or the URL of a run in a database.
     verify
         Compare event by event; --verify=bits compares the floats as well.
     force_tokens
