@@ -16,6 +16,7 @@ from ..recorder.errors import KvrewindError
 from ..recorder.events import Envelope
 from .check import Inspection
 from .findings import Finding
+from .passphrases import PassphraseWatch
 from .sightings import Sighting, Sightings
 from .verdict import Report
 
@@ -80,9 +81,7 @@ class OnlineChecks:
 
     def raise_if_found(self) -> None:
         """Raises `FindingMade` once something was found."""
-        if self.first is not None:
-            finding = self.first.finding
-            raise FindingMade(f"the run was ended by {finding.check} at {finding.position}")
+        _raise_for(self.first)
 
     def report(self, problems: Sequence[str] = ()) -> Report:
         """The verdict on all that was seen. `problems`: what the recording itself lacks."""
@@ -98,3 +97,49 @@ class OnlineChecks:
             self._spoken += 1
             sightings.append(Sighting(finding, None, self._spoken))
         return sightings
+
+
+class PassphraseListener:
+    """An observer of steps in clear, where the checks are shown redacted ones: it listens for
+    passphrases, and keeps nothing else. Its findings name requests, and no word.
+
+    The callbacks are those of `OnlineChecks`; `named`: how a finding calls a request.
+    """
+
+    def __init__(
+        self,
+        on_finding: Callable[[Sighting], None] = lambda sighting: None,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+        named: Callable[[str], str] = str,
+    ) -> None:
+        self.first: Sighting | None = None
+        self.failure: Exception | None = None
+        self.count = 0
+        self._on_finding = on_finding
+        self._on_failure = on_failure
+        self._watch = PassphraseWatch(named)
+
+    def __call__(self, envelopes: Sequence[Envelope]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            for envelope in envelopes:
+                self._watch.see(envelope)
+        except Exception as error:  # a failing check must not end the run; it is told instead
+            self.failure = error
+            self._on_failure(error)
+        for finding in self._watch.findings[self.count :]:
+            self.count += 1
+            sighting = Sighting(finding, None, self.count)
+            self.first = self.first or sighting
+            self._on_finding(sighting)
+
+    def raise_if_found(self) -> None:
+        """Raises `FindingMade` once somebody said another's passphrase."""
+        _raise_for(self.first)
+
+
+def _raise_for(sighting: Sighting | None) -> None:
+    if sighting is not None:
+        finding = sighting.finding
+        raise FindingMade(f"the run was ended by {finding.check} at {finding.position}")

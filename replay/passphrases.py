@@ -8,6 +8,7 @@ the text that `PiecesDefined` gives; under redaction there is none.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..recorder.events import (
@@ -36,10 +37,12 @@ class _Speaker:
 
 
 class PassphraseWatch:
-    """`see` every event of a run in order: `findings` has one for each (speaker, owner)."""
+    """`see` every event of a run in order: `findings` has one for each (speaker, owner). `named`:
+    how the findings call a request."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[str], str] = str) -> None:
         self.findings: list[Finding] = []
+        self._named = named
         self._pieces = Pieces()
         self._words: OrderedDict[str, str] = OrderedDict()
         """Owner -> its passphrase, of finished requests too: their blocks live on."""
@@ -86,7 +89,7 @@ class PassphraseWatch:
             was_given = word.casefold() in self._pieces.text(speaker.given).casefold()
             if (request, owner) not in self._said and not was_given:
                 self._said.add((request, owner))
-                self.findings.append(_finding(envelope, request, owner))
+                self.findings.append(_finding(envelope, self._named(request), self._named(owner)))
 
 
 def _finding(envelope: Envelope, request: str, owner: str) -> Finding:

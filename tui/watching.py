@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..recorder.observed import ObservedSink
 from ..recorder.sink import Sink
 from ..recorder.stores.address import Place
 from ..recorder.writer import Observer, TraceWriter
-from ..replay.online import OnlineChecks
+from ..replay.online import OnlineChecks, PassphraseListener
 from ..replay.sightings import Sighting
 from .console import say
 from .finding_log import FindingLog
@@ -34,7 +35,9 @@ class Watch:
         self._gauges = None if metrics is None else Gauges()
         self._log = FindingLog(say)
         self._checks: OnlineChecks | None = None
+        self._listener: PassphraseListener | None = None
         self._observed: ObservedSink | None = None
+        self._heard: ObservedSink | None = None
         self._freeze: Callable[[str], None] | None = None
         self._server: MetricsServer | None = None
         if metrics is not None and self._gauges is not None:
@@ -63,6 +66,15 @@ class Watch:
         writer.observers.extend(observers)
         return writer
 
+    def in_clear(self, redacting: Sink, named: Callable[[str], str]) -> Sink:
+        """Where the events of a run go that `redacting` makes fit for the sink of `recording`:
+        passphrases are listened for before. `named`: what it makes of a request's name."""
+        if self._on_finding == "off":
+            return redacting
+        self._listener = PassphraseListener(self._sighted, _checks_failed, named)
+        self._heard = ObservedSink(redacting, [self._listener])
+        return self._heard
+
     def looking_on(self, sink: Sink) -> Sink:
         """Where the events of a run go that is not recorded."""
         observers = self._begin()
@@ -71,16 +83,24 @@ class Watch:
 
     def step_over(self) -> None:
         """Raises `FindingMade` where a finding is to end the run."""
-        if self._on_finding == "raise" and self._observed and self._checks:
-            self._observed.step_over()
-            self._checks.raise_if_found()
+        if self._on_finding != "raise":
+            return
+        self._show_the_rest()
+        for watching in (self._checks, self._listener):
+            if watching is not None:
+                watching.raise_if_found()
 
     def finish(self) -> None:
         """Tell what came of the run, once all of it was recorded."""
-        if self._observed is not None:
-            self._observed.step_over()
+        self._show_the_rest()
         if self._checks is not None and self._checks.failure is None:
             self._log.ended(self._checks.report())
+
+    def _show_the_rest(self) -> None:
+        """Of the step under way, to those who look on in the engine's thread."""
+        for sink in (self._heard, self._observed):
+            if sink is not None:
+                sink.step_over()
 
     def _begin(self) -> list[Observer]:
         observers: list[Observer] = []
@@ -89,10 +109,15 @@ class Watch:
             self._checks = OnlineChecks(self._sighted, _checks_failed)
             observers.append(self._checks)
         if self._gauges is not None:
-            checks = self._checks
-            self._gauges.restart(None if checks is None else lambda: checks.by_check)
+            self._gauges.restart(None if self._checks is None else self._by_check)
             observers.append(self._gauges)
         return observers
+
+    def _by_check(self) -> Counter[str]:
+        counts = Counter[str]() if self._checks is None else self._checks.by_check
+        if self._listener is not None:
+            counts["passphrase"] += self._listener.count
+        return counts
 
     def _sighted(self, sighting: Sighting) -> None:
         self._log.sighted(sighting)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kvrewind.engine.faults.registry import FAULTS
-from kvrewind.recorder.events import Envelope, RunEnded, TokensSampled
+from kvrewind.recorder.events import Envelope, RequestAdded, RunEnded, TokensSampled
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.replay.check import Inspection, check
 from kvrewind.tui.cli import run
@@ -180,3 +180,30 @@ def test_each_run_of_a_comparison_is_checked_by_itself(
 ) -> None:
     _, _, lines = simulated(capsys, "--on-finding", "log", "--compare", "num-blocks=64,128")
     assert lines.count("checked while it ran: clean, 0 findings") == 2
+
+
+# --- under redaction ------------------------------------------------------------------------------
+
+
+def test_a_redacted_run_is_checked_and_its_passphrases_are_listened_for(
+    record: Callable[..., Recorded],
+) -> None:
+    _, in_clear, clear = record("--fault", "key-no-parent")
+    _, lines, trace = record("--fault", "key-no-parent", "--redact")
+    words = [e.event.passphrase for e in events(clear) if isinstance(e.event, RequestAdded)]
+    assert any(line.startswith("finding: passphrase F20 at ") for line in in_clear)
+    assert sorted(findings_told(lines)) == sorted(findings_told(in_clear))
+    assert "checked while it ran: contaminated, 2 findings (identity 1, foreign-read 1)" in lines
+    assert len(list(filter(None, words))) > 5
+    assert not [word for word in filter(None, words) if word.encode() in trace.read_bytes()]
+
+
+def test_where_names_are_redacted_no_finding_tells_one(record: Callable[..., Recorded]) -> None:
+    _, lines, trace = record("--fault", "key-no-parent", "--redact=all")
+    told = findings_told(lines)
+    assert {line.split()[1] for line in told} == {"identity", "foreign-read", "passphrase"}
+    assert not [line for line in told if re.search(r"\br[0-9]\b", line)]
+    known = {e.event.request for e in events(trace) if isinstance(e.event, RequestAdded)}
+    victims = {re.search(r"victim (\S+),", line)[1] for line in told}  # type: ignore[index]
+    assert len(victims) == 1
+    assert victims <= known

@@ -198,7 +198,8 @@ def record_run(
     redactor: Redactor | None = None,
 ) -> Recorded:
     """Run to the end and record it. What can't be served is refused before the file is made.
-    With a redactor, neither the trace nor who watches hears of tokens and texts.
+    With a redactor, neither the trace nor the checks hear of tokens and texts; passphrases are
+    listened for before.
 
     Interrupted, the trace holds what was recorded and says that it is incomplete.
     """
@@ -211,7 +212,8 @@ def record_run(
         clock = _clock(clock_name, model, config)
         sink = watch.recording(writer)
         if redactor is not None:
-            sink = RedactingSink(sink, redactor)
+            redacting = RedactingSink(sink, redactor)
+            sink = watch.in_clear(redacting, lambda name: str(redactor.name(name)))
         engine = make_engine(
             model, config, prompts, sink, runner=runner, policy=policy, clock=clock
         )
