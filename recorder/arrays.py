@@ -15,6 +15,7 @@ goes into `unpack_*`, which raise WrongType for anything that is no such array.
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections.abc import Callable, Iterable
@@ -26,9 +27,9 @@ import numpy as np
 
 from .plain import small_enough
 
-_TYPECODES = {1: "b", 2: "h", 3: "i", 4: "q", 9: "B", 10: "H", 11: "I"}
+TYPECODES = {1: "b", 2: "h", 3: "i", 4: "q", 9: "B", 10: "H", 11: "I"}
 """ext code -> array typecode."""
-_SIZES = {code: array(typecode).itemsize for code, typecode in _TYPECODES.items()}
+SIZES = {code: array(typecode).itemsize for code, typecode in TYPECODES.items()}
 _FLOAT64, _BIG_INT, _FLOAT32, _RUNS = 5, 7, 8, 12
 
 _UNSIGNED = ((1 << 8, 9), (1 << 16, 10), (1 << 32, 11), (1 << 63, 4))
@@ -100,7 +101,7 @@ def _plain(numbers: tuple[int, ...] | list[int]) -> msgpack.ExtType:
     if not numbers:
         return _ext(9, b"")
     code = _code_for(min(numbers), max(numbers))
-    return _ext(code, little_endian(array(_TYPECODES[code], numbers)).tobytes())
+    return _ext(code, little_endian(array(TYPECODES[code], numbers)).tobytes())
 
 
 def _code_for(least: int, most: int) -> int:
@@ -140,21 +141,21 @@ def _runs(step: int, firsts: list[int], counts: list[int]) -> msgpack.ExtType:
 def unpack_ints(value: Any) -> tuple[int, ...]:
     if not isinstance(value, msgpack.ExtType):
         raise WrongType("an array of integers")
-    if value.code in _TYPECODES:
-        return tuple(_numbers(_TYPECODES[value.code], value.data))
+    if value.code in TYPECODES:
+        return tuple(_numbers(TYPECODES[value.code], value.data))
     if value.code == _RUNS:
         return _unpack_runs(value.data)
     raise WrongType("an array of integers")
 
 
 def _unpack_runs(data: bytes) -> tuple[int, ...]:
-    if len(data) < 3 or data[0] > 1 or data[1] not in _TYPECODES or data[2] not in _TYPECODES:
+    if len(data) < 3 or data[0] > 1 or data[1] not in TYPECODES or data[2] not in TYPECODES:
         raise WrongType("an array of integers")
     step, first_code, count_code = data[:3]
-    runs, left = divmod(len(data) - 3, _SIZES[first_code] + _SIZES[count_code])
-    split = 3 + runs * _SIZES[first_code]
-    firsts = _numbers(_TYPECODES[first_code], data[3:split])
-    counts = _numbers(_TYPECODES[count_code], data[split:])
+    runs, left = divmod(len(data) - 3, SIZES[first_code] + SIZES[count_code])
+    split = 3 + runs * SIZES[first_code]
+    firsts = _numbers(TYPECODES[first_code], data[3:split])
+    counts = _numbers(TYPECODES[count_code], data[split:])
     if left or (runs and min(counts) < 1) or sum(counts) > _MOST_NUMBERS:
         raise WrongType("an array of integers")
     pairs = zip(firsts, counts, strict=True)
@@ -188,7 +189,13 @@ def pack_floats(values: Iterable[float]) -> msgpack.ExtType:
     short = array("f", exact)
     if array("d", short) == exact:
         return _ext(_FLOAT32, little_endian(short).tobytes())
+    exact = array("d", map(one_nan, exact))
     return _ext(_FLOAT64, little_endian(exact).tobytes())
+
+
+def one_nan(number: float) -> float:
+    """The number, or the one NaN that text has too."""
+    return number if number == number else math.nan
 
 
 def unpack_floats(value: Any) -> tuple[float, ...]:

@@ -31,7 +31,6 @@ RESERVED = frozenset({"kind", "step", "seq", "t_ns", "rank"})
 """Names of the envelope; no event has a field of those names, unknown ones included."""
 
 FLOAT_SHAPES = frozenset({"float", "floats"})
-NAME_SHAPES = frozenset({"names", "rows"})
 
 
 # --- the plan of a class --------------------------------------------------------------------------
@@ -53,6 +52,11 @@ class Plan(NamedTuple):
     """Whether what is stored of it is not what is canonical."""
 
 
+def is_numbered(spec: FieldSpec) -> bool:
+    """Whether names are stored as numbers: those of requests, which come again in every step."""
+    return spec.name == "requests" and spec.shape in ("names", "rows")
+
+
 @cache
 def plan_of(cls: type[Event]) -> Plan:
     specs = fields_of(cls)
@@ -65,7 +69,9 @@ def plan_of(cls: type[Event]) -> Plan:
         names=frozenset(spec.name for spec in specs),
         request=columns.get("request"),
         block=columns.get("block"),
-        is_special=any(spec.shape in NAME_SHAPES | FLOAT_SHAPES | {"table"} for spec in stored),
+        is_special=any(
+            spec.shape in FLOAT_SHAPES | {"table"} or is_numbered(spec) for spec in stored
+        ),
     )
 
 
@@ -159,7 +165,7 @@ def unpacked_payload(payload: bytes) -> tuple[list[Any], dict[str, Any] | None]:
 
 def _field(spec: FieldSpec, value: Any, seq: int, context: Context) -> Any:
     try:
-        if spec.shape in NAME_SHAPES:
+        if is_numbered(spec):
             return _unpack_rows(spec, value, context)
         if spec.shape == "table":
             return unpack_table(value, seq, context.bases)
@@ -249,5 +255,6 @@ UNPACK: Mapping[Shape, Callable[[Any], Any]] = {
     "ints": unpack_ints,
     "floats": unpack_floats,
     "scalars": unpack_tuple(unpack_scalar),
+    "names": unpack_tuple(_unpack_exactly(str, "text")),
 }
 """How a stored value of each shape is read that refers to nothing else."""

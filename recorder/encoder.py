@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from .arrays import IntPacker, pack_floats, value_packer
-from .codec import NAME_SHAPES, RESERVED, Plan, plan_of
+from .arrays import IntPacker, one_nan, pack_floats, value_packer
+from .codec import RESERVED, Plan, is_numbered, plan_of
 from .errors import BadEvent
 from .events import Event
 from .fields import FieldSpec
@@ -169,14 +169,14 @@ class Encoder:
         """By index, what makes the stored and the canonical form; the latter None for floats."""
         found: list[tuple[int, Callable[..., tuple[Any, Any]]]] = []
         for index, spec in enumerate(plan.fields):
-            if spec.shape in NAME_SHAPES:
+            if is_numbered(spec):
                 found.append((index, lambda names, *_: self.names.pack(names)))
             elif spec.shape == "table":
                 found.append((index, self._table))
             elif spec.shape == "floats":
                 found.append((index, lambda floats, *_: (pack_floats(floats), None)))
             elif spec.shape == "float":
-                found.append((index, lambda number, *_: (float(number), None)))
+                found.append((index, lambda number, *_: (one_nan(float(number)), None)))
         return found
 
     def _table(self, rows: Any, event: Any, seq: int, rank: int) -> tuple[Any, Any]:

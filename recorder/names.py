@@ -6,7 +6,7 @@ first step that uses it. 0 stands for a pad. A name may have several ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -32,6 +32,7 @@ class NameTable:
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
         self._packed: dict[tuple[str | None, ...], PackedNames] = {}
+        self._distinct: dict[tuple[str | None, ...], tuple[int, ...]] = {}
         self._new: list[tuple[int, str]] = []
         self._next = 1
         self._pack = value_packer()
@@ -46,6 +47,19 @@ class NameTable:
             self._packed[given] = packed
         return packed
 
+    @property
+    def next_id(self) -> int:
+        return self._next
+
+    def ids_of(self, names: Sequence[str | None]) -> tuple[int, ...]:
+        """The ids of the names in an array, each once."""
+        given = names if type(names) is tuple else tuple(names)
+        distinct = self._distinct.get(given)
+        if distinct is None:
+            distinct = tuple({self._id(name) for name in given if name is not None})
+            self._distinct[given] = distinct
+        return distinct
+
     def take_new(self) -> list[tuple[int, str]]:
         """Rows of the table `names` that were not yet taken."""
         new, self._new = self._new, []
@@ -55,6 +69,7 @@ class NameTable:
         """Between steps: what the last ones had is likely to come again, the rest is let go."""
         if len(self._packed) > 64:
             self._packed.clear()
+            self._distinct.clear()
         if len(self._ids) > _MOST_NAMES:
             self.forget()
 
@@ -62,6 +77,7 @@ class NameTable:
         """What comes from now on depends on no row of the table that was taken before."""
         self._ids.clear()
         self._packed.clear()
+        self._distinct.clear()
 
     def _id(self, name: str) -> int:
         known = self._ids.get(name)

@@ -2,8 +2,9 @@
 
 A trace is SQLite, so that anyone with its shell can ask `select * from events where block = 17`.
 `request` and `block` are fields of the event in columns of their own; the other fields are in
-`payload` (see `codec`). `names` has the names that payloads give as numbers. `steps` has the
-chained digest of each step; a step is committed together with its row there. `header` says who
+`payload` (see `codec`). `names` has the names that payloads give as numbers, `postings` which
+events name a request, a block or a slot in their payloads (see `postings`). `steps` has the chained
+digest of each step; a step is committed together with its row there. `header` says who
 wrote the file and, at the very end, that it is complete.
 """
 
@@ -63,6 +64,19 @@ names = Table(
     Column("name", Text, nullable=False),
 )
 
+postings = Table(
+    "postings",
+    metadata,
+    Column("what", Text, primary_key=True),
+    Column("group", _Big, primary_key=True, autoincrement=False),
+    Column("key", _Big, primary_key=True, autoincrement=False),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("first_seq", _Big, primary_key=True, autoincrement=False),
+    Column("last_seq", _Big, nullable=False),
+    Column("seqs", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 header = Table(
     "header",
     metadata,
@@ -73,7 +87,7 @@ header = Table(
 
 def tables_of(version: int) -> list[Table]:
     """Those that a trace of this format has."""
-    since = {names: 2}
+    since = {names: 2, postings: 2}
     return [table for table in metadata.sorted_tables if since.get(table, 1) <= version]
 
 

@@ -1,0 +1,179 @@
+"""Finds the events that name a request, a block or a slot, through the lists of `postings`.
+
+A list may be missing: behind the last segment, after a kill, in a file of version 1. There the
+events are read through; so the answer is the same with and without lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, func, select
+
+from .arrays import WrongType
+from .events import Envelope
+from .naming import (
+    LISTS_OF_BLOCKS,
+    LISTS_OF_REQUESTS,
+    WRITES,
+    names_request,
+    touches_block,
+    writes_slot,
+)
+from .postings import SLOTS_PER_LIST, What, unpack_seqs
+from .schema import events, names, postings
+
+Fetch = Callable[[Select[Any]], Iterable[Row[Any]]]
+Decode = Callable[[Row[Any]], Envelope]
+
+_AT_ONCE = 500
+
+
+class Lookup:
+    """Answers about one trace. `has_lists`: whether it has the table at all."""
+
+    def __init__(self, fetch: Fetch, decode: Decode, has_lists: bool) -> None:
+        self._fetch = fetch
+        self._decode = decode
+        self._has_lists = has_lists
+
+    def of_request(self, request: str, start: int, stop: int) -> Iterator[Envelope]:
+        """Events that name it, start <= seq < stop, in order."""
+        seqs = self._own(events.c.request == request, start, stop)
+        covered = self._covered()
+        for number in self._ids_of(request):
+            seqs.update(self._listed("request", None, [number], start, stop))
+        found = self._events(sorted(seqs), lambda e: names_request(e.event, request))
+        tail = self._tail(covered, LISTS_OF_REQUESTS, start, stop)
+        return _in_order(found, (e for e in tail if names_request(e.event, request)))
+
+    def touching_block(
+        self, block: int, group: int, block_size: int, start: int, stop: int
+    ) -> Iterator[Envelope]:
+        """Events that are about it, list it, copy it or write into it; in order."""
+
+        def touches(envelope: Envelope) -> bool:
+            return touches_block(envelope.event, block, group, block_size)
+
+        seqs = self._own(events.c.block == block, start, stop)
+        covered = self._covered()
+        seqs.update(self._listed("block", group, [block], start, stop))
+        first, last = block * block_size, (block + 1) * block_size - 1
+        written = range(first // SLOTS_PER_LIST, last // SLOTS_PER_LIST + 1) if block_size else ()
+        seqs.update(self._listed("slots", group, written, start, stop))
+        tail = self._tail(covered, LISTS_OF_BLOCKS, start, stop)
+        return _in_order(self._events(sorted(seqs), touches), filter(touches, tail))
+
+    def writes_of(
+        self, slot: int, group: int, block_size: int, start: int, stop: int
+    ) -> Iterator[Envelope]:
+        """Events that write a slot, in order."""
+
+        def writes(envelope: Envelope) -> bool:
+            return writes_slot(envelope.event, slot, group, block_size)
+
+        covered = self._covered()
+        seqs = set(self._listed("slots", group, [slot // SLOTS_PER_LIST], start, stop))
+        if block_size:
+            seqs.update(self._listed("block", group, [slot // block_size], start, stop))
+        tail = self._tail(covered, WRITES, start, stop)
+        return _in_order(self._events(sorted(seqs), writes), filter(writes, tail))
+
+    def last_write(self, slot: int, group: int, block_size: int, stop: int) -> Envelope | None:
+        """The last event before `stop` that writes a slot."""
+        tail = self._tail(self._covered(), WRITES, 0, stop, backwards=True)
+        lists = [self._listed_backwards("slots", group, slot // SLOTS_PER_LIST, stop)]
+        if block_size:
+            lists.append(self._listed_backwards("block", group, slot // block_size, stop))
+        listed = (self._at(seq) for seq in merge(*lists, reverse=True))
+        for candidates in (tail, listed):
+            for envelope in candidates:
+                if envelope is not None and writes_slot(envelope.event, slot, group, block_size):
+                    return envelope
+        return None
+
+    # --- lists ------------------------------------------------------------------------------------
+
+    def _covered(self) -> int:
+        """The last event that lists cover; -1 where there are none."""
+        if not self._has_lists:
+            return -1
+        query = select(func.max(postings.c.last_seq)).where(postings.c.what == "segment")
+        for row in self._fetch(query):
+            return -1 if row[0] is None else row[0]
+        return -1
+
+    def _ids_of(self, request: str) -> list[int]:
+        if not self._has_lists:
+            return []
+        return [row.id for row in self._fetch(select(names.c.id).where(names.c.name == request))]
+
+    def _listed(
+        self, what: What, group: int | None, keys: Sequence[int], start: int, stop: int
+    ) -> Iterator[int]:
+        if not self._has_lists:
+            return
+        query = _lists_of(what, group or 0, postings.c.key.in_(keys), stop)
+        for row in self._fetch(query.where(postings.c.last_seq >= start)):
+            yield from (seq for seq in _seqs(row) if start <= seq < stop)
+
+    def _listed_backwards(self, what: What, group: int, key: int, stop: int) -> Iterator[int]:
+        if not self._has_lists:
+            return
+        query = _lists_of(what, group, postings.c.key == key, stop)
+        for row in self._fetch(query.order_by(postings.c.first_seq.desc())):
+            yield from (seq for seq in reversed(_seqs(row)) if seq < stop)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _own(self, condition: ColumnElement[bool], start: int, stop: int) -> set[int]:
+        query = select(events.c.seq).where(condition, events.c.seq >= start, events.c.seq < stop)
+        return {row.seq for row in self._fetch(query)}
+
+    def _events(self, seqs: Sequence[int], fits: Callable[[Envelope], bool]) -> Iterator[Envelope]:
+        for at in range(0, len(seqs), _AT_ONCE):
+            query = select(events).where(events.c.seq.in_(seqs[at : at + _AT_ONCE]))
+            for row in self._fetch(query.order_by(events.c.seq)):
+                envelope = self._decode(row)
+                if fits(envelope):
+                    yield envelope
+
+    def _tail(
+        self, covered: int, kinds: Sequence[str], start: int, stop: int, backwards: bool = False
+    ) -> Iterator[Envelope]:
+        """Events of kinds that have lists, behind what is covered."""
+        seq = events.c.seq
+        query = select(events).where(seq > covered, seq >= start, seq < stop)
+        query = query.where(events.c.kind.in_(kinds))
+        for row in self._fetch(query.order_by(seq.desc() if backwards else seq)):
+            yield self._decode(row)
+
+    def _at(self, seq: int) -> Envelope | None:
+        for row in self._fetch(select(events).where(events.c.seq == seq)):
+            return self._decode(row)
+        return None
+
+
+def _lists_of(what: What, group: int, keys: ColumnElement[bool], stop: int) -> Any:
+    lists = postings.c
+    return select(lists.first_seq, lists.seqs).where(
+        lists.what == what, lists.group == group, keys, lists.first_seq < stop
+    )
+
+
+def _seqs(row: Row[Any]) -> list[int]:
+    try:
+        return unpack_seqs(row.first_seq, row.seqs)
+    except WrongType:
+        return []
+
+
+def _in_order(listed: Iterator[Envelope], tail: Iterator[Envelope]) -> Iterator[Envelope]:
+    """Both in order, each event once."""
+    last = -1
+    for envelope in merge(listed, tail, key=lambda e: e.seq):
+        if envelope.seq != last:
+            last = envelope.seq
+            yield envelope
