@@ -39,7 +39,9 @@ from .completeness import NO_END, Completeness
 from .findings import Finding
 from .passphrases import PassphraseWatch
 from .reducer import apply
+from .snapshot import compacted
 from .state import Build, StepState
+from .transitions.steps import STEPS_KEPT
 from .verdict import Report, verdict_of
 
 Hook = Callable[[Envelope, Case], None]
@@ -108,6 +110,22 @@ class Inspection:
     @property
     def _shows_foreign_data(self) -> bool:
         return any(violation.shows_foreign_data for violation in self._case.violations)
+
+    @property
+    def overwritten(self) -> int:
+        """How many writes are remembered that no slot holds any more."""
+        state = self._case.state
+        return len(state.log) - sum(len(pool.slots) for pool in state.pools.values())
+
+    def forget(self) -> None:
+        """Let go of what can't matter any more: of a run that goes on for days only what is alive
+        is held. Costs what the state is large; the verdict stays the same."""
+        case = self._case
+        state = compacted(case.state)
+        case.forget(state)
+        for rule in self._rules:
+            rule.forget(case)
+        self._completeness.forget(state.requests, before=case.completed_through - STEPS_KEPT)
 
     def report(self, problems: Sequence[str] = ()) -> Report:
         """The verdict so far. A damaged file has said already that its end is missing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ..recorder.events import (
     RING,
     BlockAllocated,
@@ -178,6 +180,23 @@ class Completeness:
                 known.clear()
             case _:
                 pass
+
+    def forget(self, requests: Container[str], before: int) -> None:
+        """Let go of steps before that one which told everything, and of all requests but these."""
+        told = {
+            step
+            for step in self._with_rows & self._built
+            if step < before and all(self._tells(step, kind) for kind, _ in _NEEDED_WITH_ROWS)
+        }
+        for steps in (self._with_rows, self._built, self._mapped, *self._steps.values()):
+            steps -= told
+        self._added = {name for name in self._added if name in requests}
+        self._lengths = {n: length for n, length in self._lengths.items() if n in requests}
+
+    def _tells(self, step: int, kind: type) -> bool:
+        """Whether the trace has the step's event of this kind, or it needs none."""
+        is_needed = kind is not SlotsWritten or step in self._mapped - self._failed
+        return step in self._steps[kind] or not is_needed
 
     def take_up(self, state: State) -> None:
         """Where a ring begins: of what is under way, the state tells what went before."""

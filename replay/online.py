@@ -20,6 +20,9 @@ from .passphrases import PassphraseWatch
 from .sightings import Sighting, Sightings
 from .verdict import Report
 
+OVERWRITTEN_KEPT = 100_000
+"""Writes that no slot holds any more, after which what is over is forgotten: about 15 MB."""
+
 
 class FindingMade(KvrewindError):
     """A run is ended because a check found something."""
@@ -58,6 +61,8 @@ class OnlineChecks:
             for envelope in envelopes:
                 self._inspection.see(envelope)
             sightings = self._new(envelopes[-1].step)
+            if self._inspection.overwritten > OVERWRITTEN_KEPT:
+                self._inspection.forget()
         except Exception as error:  # a failing check must not end the run; it is told instead
             self.failure = error
             self._on_failure(error)

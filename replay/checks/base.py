@@ -87,5 +87,8 @@ class Rule:
     def read(self, step: StepRows, case: Case) -> None:
         """Called when a step is dispatched: its rows read now."""
 
+    def forget(self, case: Case) -> None:
+        """Let go of what is about blocks, keys and requests that the case no longer knows."""
+
     def end(self, case: Case) -> None:
         """Called after the last event."""

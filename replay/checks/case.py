@@ -31,6 +31,9 @@ from .rows import Row, StepRows
 
 Subject = tuple[Hashable, ...]
 
+_STEPS_OF_LATE_WRITES = 1_000
+"""Writes that are logged later after their step's completion than this are not settled with it."""
+
 
 class Hold(NamedTuple):
     """A request's hold of a block at one index of its table."""
@@ -423,6 +426,26 @@ class Case:
         self.written_steps |= {n for n, step in steps.items() if step.written_seq is not None}
         completed = (n for n, step in steps.items() if step.completed_seq is not None)
         self.completed_through = max(self.completed_through, *completed, 0)
+
+    def forget(self, state: State) -> None:
+        """Go on from a state that is the same but for what can't matter any more, and let go of
+        all else that was about it. Whatever a request still holds by mistake is kept."""
+        self.state = state
+        stale = {request for _, request, _ in self.stale_holds}
+        names = {*state.requests, *stale}
+        for by_request in (self.holds, self.held_tables, self.held_blocks, self.proofs):
+            for name in [name for name in by_request if name[1] not in names]:
+                del by_request[name]
+        for release in [release for release in self.releases if release[1] not in names]:
+            del self.releases[release]
+        self.shared_generations = {
+            (group, block, generation)
+            for group, block, generation in self.shared_generations
+            if generation >= state.pool(group).block(block).generation - 1
+        }
+        past = self.completed_through - _STEPS_OF_LATE_WRITES
+        self.written_steps = {step for step in self.written_steps if step > past}
+        self.context.forget(but=names)
 
     def _forget(self) -> None:
         for known in (

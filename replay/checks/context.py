@@ -7,6 +7,7 @@ keys never (CVE-2025-25183: two prompts under one hash).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Literal, NamedTuple
 
 from ..requests import RequestState
@@ -29,6 +30,12 @@ class ContextComparer:
         self.has_dropped = False
         """After a dropped span a writer may be unknown, and then nothing is held against it."""
         self._agreed: dict[tuple[str, int, str, int], tuple[int, int, int]] = {}
+
+    def forget(self, but: Container[str]) -> None:
+        """Let go of all requests but these."""
+        self._agreed = {
+            pair: known for pair, known in self._agreed.items() if pair[0] in but and pair[2] in but
+        }
 
     def mismatch(
         self, state: State, write: Write, reader: str, position: int, epoch: Epoch | None

@@ -74,6 +74,18 @@ class Identity(Rule):
                     self._parents[group, key] = parent
                     self._is_parent.add((group, parent))
 
+    def forget(self, case: Case) -> None:
+        """A chain that no key of the index leads to can't be closed to a circle by a share."""
+        kept: dict[tuple[int, Scalar], Scalar] = {}
+        for group, pool in case.state.pools.items():
+            for key in pool.index:
+                at = key
+                while (group, at) in self._parents and (group, at) not in kept:
+                    kept[group, at] = self._parents[group, at]
+                    at = kept[group, at]
+        self._parents = kept
+        self._is_parent = {(group, parent) for (group, _), parent in kept.items()}
+
     def read(self, step: StepRows, case: Case) -> None:
         """Slots that were written after the share."""
         for row in step.live():

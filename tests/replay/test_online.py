@@ -8,9 +8,14 @@ from itertools import groupby
 
 import pytest
 from builders import Trace
+from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.faults.registry import FAULTS
+from kvrewind.engine.llm import SymbolicModel, make_engine
+from kvrewind.engine.request import Prompt
 from kvrewind.recorder.events import Envelope, PiecesDefined
-from kvrewind.replay.check import check
+from kvrewind.recorder.memory import MemorySink
+from kvrewind.replay import online
+from kvrewind.replay.check import Inspection, check
 from kvrewind.replay.online import FindingMade, OnlineChecks
 from kvrewind.replay.sightings import Sighting
 from recorded import recorded
@@ -182,3 +187,64 @@ def test_a_prefix_that_may_be_shared_is_no_finding() -> None:
     checks, told = watched(shared_prefix().envelopes())
     assert told == []
     assert checks.report().verdict == "clean"
+
+
+# --- for days -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [*FAULT_NAMES, None])
+def test_what_is_over_can_be_forgotten_after_any_step(fault: str | None) -> None:
+    envelopes = recorded(*([fault] if fault else []))
+    inspection = Inspection()
+    for step in steps(envelopes):
+        for envelope in step:
+            inspection.see(envelope)
+        inspection.forget()
+    assert inspection.report() == check(envelopes)
+
+
+def busy() -> list[Envelope]:
+    """Some hundred requests one after the other, in a small pool."""
+    sink = MemorySink()
+    config = EngineConfig(num_blocks=24, block_size=4, max_num_seqs=6, host_blocks=8)
+    prompts = [
+        Prompt(
+            request=f"r{number}",
+            prompt_tokens=(*range(10, 10 + 4 * (number % 4)), *range(50 + number % 7, 60)),
+            max_new_tokens=6,
+            arrival_step=1 + number,
+        )
+        for number in range(150)
+    ]
+    make_engine(SymbolicModel(), config, prompts, sink).run(2000)
+    return sink.envelopes
+
+
+def test_of_a_long_run_only_what_is_alive_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(online, "OVERWRITTEN_KEPT", 100)
+    envelopes = busy()
+    checks, _ = watched(envelopes)
+    assert checks.failure is None
+    assert checks.report() == check(envelopes)
+    half, _ = watched([e for e in envelopes if e.step <= envelopes[-1].step // 2])
+    assert held(checks._inspection) < 1.3 * held(half._inspection)
+    monkeypatch.setattr(online, "OVERWRITTEN_KEPT", 1 << 60)
+    everything, _ = watched(envelopes)
+    assert held(everything._inspection) > 3 * held(checks._inspection)
+
+
+def held(value: object, seen: set[int] | None = None) -> int:
+    """Entries of all collections that can be reached from our own objects."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, dict):
+        return len(value) + sum(held(item, seen) for item in value.values())
+    if isinstance(value, list | set | frozenset | tuple):
+        return len(value) + sum(held(item, seen) for item in value)
+    if not type(value).__module__.startswith("kvrewind.replay"):
+        return 0
+    names = [n for cls in type(value).__mro__ for n in getattr(cls, "__slots__", ())]
+    parts = [getattr(value, n) for n in names if hasattr(value, n)]
+    return sum(held(part, seen) for part in (*parts, *getattr(value, "__dict__", {}).values()))
