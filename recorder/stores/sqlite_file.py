@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
@@ -20,6 +21,9 @@ _GONE = "the file was removed or replaced meanwhile"
 _ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 """Many rows a statement. SQLite lets go of the interpreter lock at each one, and beside an engine
 that computes in Python it takes milliseconds to get it back."""
+
+_PATIENCE_S = 0.5
+"""How long to wait at the end for somebody who just looks at the file."""
 
 
 class SqliteFile:
@@ -53,14 +57,24 @@ class SqliteFile:
 
     def finish(self) -> None:
         """Folds the WAL into the file, so that it can be copied, and read where nothing can be
-        written. A reader that has it open just now keeps it in WAL mode, which is as valid."""
+        written. A reader that keeps it open keeps it in WAL mode, which is as valid."""
         self._require_in_place()
-        self._connection.exec_driver_sql("PRAGMA busy_timeout = 500")
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._folded():
+            if time.monotonic() >= deadline:
+                self._connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+                return
+            time.sleep(0.01)
+
+    def _folded(self) -> bool:
+        """SQLite's own patience does not extend to this."""
         try:
             self._connection.exec_driver_sql("PRAGMA journal_mode = DELETE")
         except OperationalError as error:
             if "locked" not in str(error):
                 raise
+            return False
+        return True
 
     def why(self, error: Exception) -> str:
         return _GONE if identity_of(self.path) != self._identity else why(error)
