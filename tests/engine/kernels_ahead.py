@@ -13,12 +13,13 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from kvrewind.engine.attention.kernels import decode, digest, prefill, probe, scrub, slot_write
-from kvrewind.engine.attention.kernels.tiles import compute_type, padded
+from kvrewind.engine.attention.kernels.tiles import compute_type, keys_in_a_tile, launch, padded
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -71,16 +72,18 @@ def attention(
         "SPLIT_SIZE": decode.SPLIT,
         "QUERIES": prefill.queries_in_a_tile(dtype, quantized=bits is not None),
     }  # fmt: skip
-    of_decode = constants | {"TILE_SIZE": decode.TILE}
-    of_probe = constants | {"TILE_SIZE": probe.TILE}
-    of_prefill = constants | {"TILE_SIZE": prefill.TILE}
+    keys = partial(keys_in_a_tile, dtype=dtype, quantized=bits is not None)
+    warps = launch(dtype)["num_warps"]
+    of_decode = constants | {"TILE_SIZE": keys(decode.TILE)}
+    of_probe = constants | {"TILE_SIZE": keys(probe.TILE)}
+    of_prefill = constants | {"TILE_SIZE": keys(prefill.TILE)}
     label = (
         f"dim {dim}, blocks of {block_size}, {str(dtype)[6:]}, kv {kv_dtype}, {window}, {scoring}"
     )
-    yield Build(f"decode: {label}", decode._attend_splits, types, of_decode)
-    yield Build(f"prefill: {label}", prefill._attend_tiles, types, of_prefill, num_stages=2)
+    yield Build(f"decode: {label}", decode._attend_splits, types, of_decode, warps)
+    yield Build(f"prefill: {label}", prefill._attend_tiles, types, of_prefill, warps, num_stages=2)
     yield Build(f"join: {label}", decode._join_splits, types, of_decode, num_warps=1)
-    yield Build(f"probe: {label}", probe._sum_by_owner, types, of_probe, num_stages=2)
+    yield Build(f"probe: {label}", probe._sum_by_owner, types, of_probe, warps, num_stages=2)
 
 
 def memory(dim: int, dtype: torch.dtype, kv_dtype: str) -> Iterator[Build]:
@@ -116,6 +119,7 @@ def builds() -> Iterator[Build]:
         yield from (decode_build, prefill_build)
         yield from others if number == 2 else ()
     yield next(attention(128, 16, bfloat16, "int4", 128))
+    yield next(attention(128, 32, float32, "int8", None, softcap=50.0))
     yield next(memory(128, bfloat16, "auto"))
     yield next(memory(128, bfloat16, "int4"))
     yield from memory(128, bfloat16, "int8")

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from ..scores import Scoring
 from .tiles import (
-    LAUNCH,
     LAUNCH_NARROW,
     bits_of,
     codes_and_scales,
     compute_type,
+    keys_in_a_tile,
+    launch,
     load_vectors,
     padded,
     rescaled,
@@ -69,6 +70,7 @@ def attend_decode(
     """
     count, heads, dim, value_dim = len(rows.tokens), *query.shape[1:], out.shape[-1]
     kv_heads, width = keys[0].shape[1], block_tables.shape[1]
+    tile = keys_in_a_tile(TILE, query.dtype, quantized=len(keys) > 1)
     splits = max(triton.cdiv(width * block_size, SPLIT), 1)
     found = query.new_empty(count, heads, splits, value_dim, dtype=torch.float32)
     maxima = query.new_empty(count, heads, splits, dtype=torch.float32)
@@ -80,7 +82,8 @@ def attend_decode(
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, PADDED_GROUP=padded(heads // kv_heads),
         DIM=dim, PADDED_DIM=padded(dim), VALUE_DIM=value_dim, PADDED_VALUE_DIM=padded(value_dim),
         KEY_BITS=bits_of(keys, dim), VALUE_BITS=bits_of(values, value_dim),
-        BLOCK_SIZE=block_size, SPLIT_SIZE=SPLIT, TILE_SIZE=TILE, num_stages=3, **LAUNCH,
+        BLOCK_SIZE=block_size, SPLIT_SIZE=SPLIT, TILE_SIZE=tile, num_stages=3,
+        **launch(query.dtype),
     )  # fmt: skip
     _join_splits[(count, heads)](
         out, found, maxima, sums, scoring.sinks, rows.tokens, rows.seq_lens,

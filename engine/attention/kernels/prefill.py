@@ -20,10 +20,11 @@ from torch import Tensor
 
 from ..scores import Scoring
 from .tiles import (
-    LAUNCH,
     bits_of,
     codes_and_scales,
     compute_type,
+    keys_in_a_tile,
+    launch,
     load_vectors,
     padded,
     rescaled,
@@ -73,6 +74,7 @@ def attend_prefill(
     """
     heads, dim, value_dim = *query.shape[1:], out.shape[-1]
     kv_heads = keys[0].shape[1]
+    tile = keys_in_a_tile(TILE, query.dtype, quantized=len(keys) > 1)
     _attend_tiles[(len(tiles.tokens), heads)](
         out, query, *codes_and_scales(keys), *codes_and_scales(values), block_tables, *tiles[:4],
         scoring.sinks, *out.stride()[:2], *query.stride()[:2], block_tables.shape[1],
@@ -81,8 +83,7 @@ def attend_prefill(
         DIM=dim, PADDED_DIM=padded(dim), VALUE_DIM=value_dim, PADDED_VALUE_DIM=padded(value_dim),
         KEY_BITS=bits_of(keys, dim), VALUE_BITS=bits_of(values, value_dim),
         BLOCK_SIZE=block_size, QUERIES=tiles.size,
-        TILE_SIZE=TILE, num_stages=2,
-        **LAUNCH,
+        TILE_SIZE=tile, num_stages=2, **launch(query.dtype),
     )  # fmt: skip
 
 

@@ -18,10 +18,11 @@ from torch import Tensor
 from ..scores import Scoring
 from .decode import DecodeRows
 from .tiles import (
-    LAUNCH,
     bits_of,
     codes_and_scales,
     compute_type,
+    keys_in_a_tile,
+    launch,
     load_vectors,
     padded,
     rescaled,
@@ -52,6 +53,7 @@ def attention_by_owner(
     their share. Pads get zeros. The rest as in `decode.attend_decode`.
     """
     count, heads, dim, kv_heads = len(rows.tokens), *query.shape[1:], keys[0].shape[1]
+    tile = keys_in_a_tile(TILE, query.dtype, quantized=len(keys) > 1)
     mass = query.new_empty(count, heads, num_owners, dtype=torch.float32)
     _sum_by_owner[(count, kv_heads)](
         mass, query, *codes_and_scales(keys), owners, block_tables, *rows, scoring.sinks,
@@ -59,7 +61,8 @@ def attention_by_owner(
         WINDOW=window, SOFTCAP=scoring.softcap, DTYPE=compute_type(query.dtype),
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, PADDED_GROUP=padded(heads // kv_heads),
         DIM=dim, PADDED_DIM=padded(dim), PADDED_OWNERS=padded(num_owners),
-        KEY_BITS=bits_of(keys, dim), BLOCK_SIZE=block_size, TILE_SIZE=TILE, num_stages=2, **LAUNCH,
+        KEY_BITS=bits_of(keys, dim), BLOCK_SIZE=block_size, TILE_SIZE=tile, num_stages=2,
+        **launch(query.dtype),
     )  # fmt: skip
     return mass
 

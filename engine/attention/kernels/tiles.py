@@ -28,8 +28,24 @@ LAUNCH: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
 LAUNCH_NARROW = LAUNCH | {"num_warps": 1}
 """Fusion is triton's default up to 3.9, and is to be asked for from 3.10 on."""
 
+WARPS_FOR_FLOAT32 = 8
+KEYS_OF_FLOAT32_FROM_INTEGERS = 16
+"""Found by compiling for each capability: with fewer warps, or more keys, registers spill."""
+
 SMALLEST_DOT = 16
 """No side of a `tl.dot` may be shorter."""
+
+
+def launch(dtype: torch.dtype) -> dict[str, Any]:
+    """What attention over a model's `dtype` is started with. Tensor cores don't compute float32
+    exactly, so that its products take registers, which four warps don't have enough of."""
+    return LAUNCH | {"num_warps": WARPS_FOR_FLOAT32} if dtype == torch.float32 else LAUNCH
+
+
+def keys_in_a_tile(most: int, dtype: torch.dtype, *, quantized: bool) -> int:
+    """As many as registers hold: integers become numbers in registers first. Part of the
+    arithmetic, as any size of a tile is: another gives other bits."""
+    return KEYS_OF_FLOAT32_FROM_INTEGERS if dtype == torch.float32 and quantized else most
 
 
 def padded(size: int) -> int:
