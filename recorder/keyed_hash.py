@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, Self
@@ -18,6 +19,8 @@ from .events import Scalar
 LEAST_KEY_BYTES = 16
 _MASK = (1 << 63) - 1
 _KEY_ID_BYTES = 4
+_REMEMBERED = 1 << 14
+"""Texts, keys of blocks above all, whose hashes are kept: each comes several times."""
 
 Role = Literal["token", "key", "digest", "name", "opaque", "id"]
 """Values in different roles have hashes that say nothing of each other."""
@@ -62,6 +65,7 @@ class KeyedHashes:
     def __init__(self, key: RedactionKey) -> None:
         self._key = key.secret
         self._tokens = _Tokens(self)
+        self._recent = lru_cache(_REMEMBERED)(self._text)
 
     @property
     def id(self) -> str:
@@ -81,6 +85,9 @@ class KeyedHashes:
         """A number for a number (1 to 2^63 - 1), hexadecimal text (32 digits) for text."""
         if isinstance(value, int):
             return self.number(role, value)
+        return self._recent(role, value)
+
+    def _text(self, role: Role, value: str) -> str:
         return self._bytes(role, b"s" + value.encode(), 16).hex()
 
     def number(self, role: Role, value: int) -> int:

@@ -90,6 +90,8 @@ class Redactor:
                 changes[name] = how(self, value)
         if isinstance(event, DecisionMade):
             changes["choice"] = values.choice(self, event.about, event.choice)
+            if event.about == "epoch":
+                changes.pop("request", None)  # it says what was loaded anew
         if isinstance(event, RunStarted) and self._label is not None:
             self.refuse_redacted(event)
             changes["config"] = changes["config"] | {LABEL: dict(self._label)}

@@ -48,7 +48,7 @@ class Pieces:
         if token is None:
             return "an unknown token"
         piece = self._known.get(token)
-        return f"token {token}" if piece is None else repr(piece)
+        return f"token {_number(token)}" if piece is None else repr(piece)
 
     def quoted(self, tokens: Sequence[int | None], longest: int = 40) -> str:
         """Running text in quotes, or numbers where the text of one isn't known; cut to length."""
@@ -56,7 +56,7 @@ class Pieces:
         known = [piece for piece in pieces if piece is not None]
         if known and len(known) == len(tokens):
             return repr(shortened(self._joined(known), longest))
-        numbers = ["?" if token is None else str(token) for token in tokens]
+        numbers = ["?" if token is None else _number(token) for token in tokens]
         noun = "token" if len(numbers) == 1 else "tokens"
         return f"{noun} {elided(numbers, 8)}" if numbers else "no tokens"
 
@@ -78,6 +78,11 @@ class Pieces:
             return "".join(_unmarked(piece) for piece in pieces).strip()
         words = (piece[2:] if piece.startswith("##") else f" {piece}" for piece in pieces)
         return "".join(words).strip()
+
+
+def _number(token: int) -> str:
+    """No vocabulary has that many tokens: then it is a hash, of which the first digits do."""
+    return str(token) if token < 1 << 32 else f"#{token:016x}"[:9]
 
 
 def _unmarked(piece: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import chain, repeat
 
 from ..engine.canary.wordpiece import WordPiece
 from ..engine.config import EngineConfig
@@ -19,7 +20,15 @@ from ..engine.request import Prompt
 from ..engine.runner import KVGroup, ModelCard, Runner
 from ..engine.sampling import Sample
 from ..engine.symbolic import SymbolicRunner
-from ..recorder.events import Envelope, Event, PiecesDefined, RunStarted, Scalar
+from ..recorder.events import (
+    Envelope,
+    Event,
+    InputsBuilt,
+    PiecesDefined,
+    RunStarted,
+    Scalar,
+    SlotsWritten,
+)
 from ..recorder.redaction import LABEL, Redactor, is_redacted
 from ..recorder.sink import Sink
 from .forced import Forced
@@ -132,22 +141,35 @@ def labelled(header: RunStarted, recorded: RunStarted) -> RunStarted:
 
 
 def numbered(envelopes: Iterable[Envelope]) -> list[Envelope]:
-    """The events with keys and digests in the order in which they first come: of a redacted run
-    and its re-execution these differ by name alone."""
+    """The events with keys as numbers in the order in which they first come, since those of a
+    redacted run and its re-execution differ by name alone; without digests of what blocks hold,
+    which nobody computes again, and without the tokens of pads, which the engine makes up."""
     redactor = Redactor(_Numbers())
-    return [e._replace(event=redactor.redact(e.event)) for e in envelopes]
+    return [e._replace(event=_without_pads(redactor.redact(e.event))) for e in envelopes]
+
+
+def _without_pads(event: Event) -> Event:
+    match event:
+        case InputsBuilt(tokens=tuple() as tokens) if None in event.requests:
+            of = chain.from_iterable(map(repeat, event.requests, event.query_lens))
+        case SlotsWritten(tokens=tuple() as tokens) if None in event.requests:
+            of = iter(event.requests)
+        case _:
+            return event
+    kept = (0 if name is None else token for name, token in zip(of, tokens, strict=False))
+    return replace(event, tokens=tuple(kept))
 
 
 class _Numbers:
     """Implements `redacted_values.Hashes`."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, Scalar], int] = {}
+        self._known: dict[Scalar, int] = {}
 
     def tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         return tokens
 
     def scalar(self, role: str, value: Scalar) -> Scalar:
-        if role not in ("key", "digest"):
-            return value
-        return self._known.setdefault((role, value), len(self._known))
+        if role == "digest":
+            return 0
+        return self._known.setdefault(value, len(self._known)) if role == "key" else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,7 +21,9 @@ from kvrewind.replay.bisect import bisect
 from kvrewind.replay.check import check
 from kvrewind.replay.recording import NotReexecutable, Recording
 from kvrewind.replay.reexecute import Reexecutor, first_divergence
+from kvrewind.replay.report import render
 from kvrewind.replay.retold import model_of
+from mixed import mixed
 
 FAULT_NAMES = [fault.name for fault in FAULTS]
 MODEL = SymbolicModel()
@@ -54,6 +57,12 @@ def test_what_is_found_is_found_under_redaction_too(fault: str) -> None:
     assert hidden == clear
 
 
+def test_a_report_shows_the_beginning_of_a_hash() -> None:
+    hidden = redacted(recorded("key-no-parent"))
+    text = render(check(hidden), hidden).plain
+    assert re.search(r"tokens #[0-9a-f]{8}, #[0-9a-f]{8}", text)
+
+
 def test_a_run_recorded_under_redaction_has_the_positions_of_the_clear_one() -> None:
     clear, hidden = recorded("key-no-parent"), recorded("key-no-parent", redacts=True)
     assert [e.position for e in hidden] == [e.position for e in clear]
@@ -73,6 +82,18 @@ def test_a_redacted_run_runs_again_event_for_event(fault: str) -> None:
     assert again.finished
     assert first_divergence(hidden, again.envelopes) is None
     assert check(again.envelopes).to_json() == check(hidden).to_json()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_switches_a_redacted_run_runs_again(seed: int) -> None:
+    clear = mixed(seed)
+    hidden = redacted(clear, names=("clear", "keyed")[seed % 2])
+    assert check(hidden).verdict == check(clear).verdict
+    recording = Recording.of(hidden)
+    if recording.config.granularity == "paragraph":
+        return
+    again = Reexecutor(recording).run(force_tokens=seed % 3 == 0)
+    assert first_divergence(hidden, again.envelopes) is None
 
 
 @pytest.mark.parametrize(
