@@ -268,8 +268,8 @@ async def test_an_incomplete_trace_says_so_and_can_be_stepped(tmp_path, leak):
 async def test_a_damaged_trace_is_shown_up_to_the_damage(tmp_path, trace_of):
     path = tmp_path / "damaged.kvtrace"
     data = bytearray(trace_of("leak").read_bytes())
-    middle = len(data) // 2 // 4096 * 4096
-    data[middle : middle + 8192] = b"\xff" * 8192
+    behind_the_middle = len(data) * 3 // 4 // 4096 * 4096
+    data[behind_the_middle : behind_the_middle + 8192] = b"\xff" * 8192
     path.write_bytes(data)
     with TraceReader(path) as reader:
         app = KvrewindApp(reader)
