@@ -16,6 +16,7 @@ from sqlalchemy import (
     NullPool,
     Table,
     delete,
+    func,
     insert,
     inspect,
     select,
@@ -36,6 +37,10 @@ _TRIES = 3
 """Of several processes that make the tables of a new database at once, all but one fail."""
 
 
+_OF_A_ROW = 100
+"""Bytes of an event's row and of its entries in indexes, apart from its payload: about."""
+
+
 class DatabaseRun:
     """A `Store`: a new run in the database, under a name of its own.
 
@@ -47,6 +52,7 @@ class DatabaseRun:
 
     def __init__(self, address: RunAddress, *, force: bool) -> None:
         self.path = address.of_run(address.run or _unused_name())
+        self._is_marked = False
         self._engine = connected(address, NullPool)
         try:
             _prepare(self._engine, self.path)
@@ -82,6 +88,15 @@ class DatabaseRun:
 
     def commit(self) -> None:
         self._connection.commit()
+        self._is_marked = False
+
+    def used_bytes(self) -> int:
+        """Of the events, about: what a database takes for them, it takes for all runs together."""
+        of = twin(schema.events).c
+        size = func.coalesce(func.sum(func.length(of.payload) + _OF_A_ROW), 0)
+        return int(
+            self._connection.execute(select(size).where(of.run == self._number)).scalar_one()
+        )
 
     def finish(self) -> None:
         """A database needs nothing."""
@@ -121,14 +136,17 @@ class DatabaseRun:
 
     def _require_in_place(self) -> None:
         """Marks the run as being written; until the commit nobody can replace it."""
-        if self._connection.in_transaction():
+        if self._is_marked:
             return
         mark = update(runs).where(runs.c.run == self._number).values(last_commit=_now())
         if self._connection.execute(mark).rowcount != 1:
             raise LookupError("the run was removed or replaced meanwhile")
+        self._is_marked = True
 
 
 def _prepare(engine: Engine, address: RunAddress) -> None:
+    """Makes the tables that are lacking, and none where one of their names is taken."""
+    _require_ours(engine, address)
     for attempt in range(_TRIES):
         try:
             tables.metadata.create_all(engine)
@@ -139,12 +157,16 @@ def _prepare(engine: Engine, address: RunAddress) -> None:
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+
+
+def _require_ours(engine: Engine, address: RunAddress) -> None:
     found = inspect(engine)
+    taken = set(found.get_table_names())
     for table in tables.metadata.sorted_tables:
-        lacking = {c.name for c in table.columns} - {
-            c["name"] for c in found.get_columns(table.name)
-        }
-        if lacking:
+        if table.name not in taken:
+            continue
+        columns = {column["name"] for column in found.get_columns(table.name)}
+        if {column.name for column in table.columns} - columns:
             raise BadStore(
                 address,
                 f"its table {table.name} is another program's or an older kvrewind's; "

@@ -27,6 +27,7 @@ runs = Table(
     Column("host", Text, nullable=False),
     Column("started", Text, nullable=False),
     Column("last_commit", Text, nullable=False),
+    sqlite_autoincrement=True,  # else a run that replaces another could get its number
 )
 """`format` is the trace format, as a file's user_version. Times are ISO 8601, UTC."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from kvrewind.recorder.events import (
 )
 from kvrewind.recorder.fields import FieldSpec, fields_of
 from kvrewind.recorder.writer import TraceWriter
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `postgres_server`
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)
