@@ -61,7 +61,7 @@ def to_json(event: Event) -> dict[str, Any]:
         to = _TO_JSON.get(spec.shape)
         values[spec.name] = value if to is None else to(value)
     if event.unknown:
-        values.update(_open_to_json(canonical(dict(event.unknown))))
+        values.update(canonical(dict(event.unknown)))
     return values
 
 
@@ -77,27 +77,10 @@ def _float_to_json(value: float) -> float | str:
     return value if math.isfinite(value) else str(float(value))
 
 
-def _open_to_json(value: Any) -> Any:
-    """Of a plain value; tuples have become lists by then."""
-    if isinstance(value, float):
-        return _float_to_json(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list):
-        return [_open_to_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _open_to_json(item) for key, item in value.items()}
-    return value
-
-
-def _any_to_json(value: Any) -> Any:
-    return _open_to_json(canonical(value))
-
-
 _TO_JSON: Mapping[Shape, Callable[[Any], Any]] = {
     "float": _float_to_json, "bytes": bytes.hex,
     "floats": lambda values: [_float_to_json(value) for value in values],
-    "list": _any_to_json, "map": _any_to_json, "any": _any_to_json,
+    "list": canonical, "map": canonical, "any": canonical,
 }  # fmt: skip
 
 
@@ -269,7 +252,7 @@ class _Wrong(Exception):
 def _open(value: Any) -> Any:
     try:
         plain = canonical(value)
-        _require_finite(plain)
+        _require_finite(value)
     except ValueError as error:
         raise _Wrong(f"a value that a trace can hold ({error})") from None
     return plain

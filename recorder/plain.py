@@ -1,11 +1,13 @@
 """Values of fields whose shape the contract leaves open (config, sampling, choice, unknown).
 
-They are what JSON can say, plus bytes: None, bool, int, float, str, bytes, list, map with str
-keys. Nothing else gets into a trace, so that every trace can be exported.
+They are what JSON can say: None, bool, int, float, str, list, map with str keys. Bytes become
+lower-case hex, and floats that are not finite their names, as in JSON lines. Nothing else gets into
+a trace, so that every trace can be exported, and is the same when it is imported again.
 """
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,12 @@ def canonical(value: Any, depth: int = 0) -> Any:
 
     Raises ValueError, saying what is wrong, for anything that is not a plain value.
     """
-    if value is None or isinstance(value, (bool, float, bytes)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(float(value))
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, int):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kvrewind.engine.faults.registry import FAULTS
 from kvrewind.recorder.errors import BadInput
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.tui.cli import run
@@ -171,3 +172,50 @@ def test_a_name_with_spaces_is_quoted_in_the_page(leaking: Path, tmp_path: Path,
     assert run(["export", str(trace), "--format", "html"]) == 0
     told = capsys.readouterr().out
     assert "kvrewind open 'my &lt;run&gt;.kvtrace' 2:41" in told
+
+
+@pytest.mark.parametrize("name", [*(fault.name for fault in FAULTS), "clean"])
+def test_a_recorded_run_is_the_same_when_it_is_imported_again(
+    name: str, trace_of: Callable[..., Path], tmp_path: Path, capsys
+) -> None:
+    lines, again = tmp_path / "a.jsonl", tmp_path / "b.kvtrace"
+    assert run(["export", str(trace_of(name)), "--out", str(lines)]) == 0
+    assert run(["import", str(lines), "--out", str(again)]) == 0
+    with TraceReader(trace_of(name)) as first, TraceReader(again) as second:
+        assert list(first.envelopes()) == list(second.envelopes())
+        assert first.step_digests() == second.step_digests()
+        assert first.end == second.end is not None
+        assert second.problems == []
+
+
+STEP = '{"kind":"StepDispatched","step":1,"seq":%d}\n'
+
+
+@pytest.mark.parametrize(
+    ("seqs", "says"),
+    [((0, 5, 4), "line 3: seq 4 is not above 5"), ((0, 7, 7), "line 3: seq 7 is not above 7")],
+    ids=["out of order", "twice"],
+)
+def test_an_import_refuses_seqs_that_do_not_grow_and_names_the_line(
+    seqs: tuple[int, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    lines, out = tmp_path / "a.jsonl", tmp_path / "a.kvtrace"
+    text = "".join(STEP % seq for seq in seqs)
+    lines.write_text(text)
+    assert run(["import", str(lines), "--out", str(out)]) == 2
+    assert f"{lines}, {says}" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert run(["import", "-", "--out", str(out)]) == 2
+    assert f"standard input, {says}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_an_import_without_an_end_says_so_and_is_incomplete(tmp_path: Path, capsys) -> None:
+    lines, out = tmp_path / "a.jsonl", tmp_path / "a.kvtrace"
+    lines.write_text(STEP % 3)
+    assert run(["import", str(lines), "--out", str(out)]) == 0
+    assert "no RunEnded" in capsys.readouterr().err
+    assert run(["check", str(out)]) == 4
+    with TraceReader(out) as reader:
+        assert reader.end is None
+        assert [envelope.seq for envelope in reader.envelopes()] == [3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ...recorder.errors import OutputExists
+from ...recorder.events import RunEnded
 from ...recorder.jsonl import read_jsonl
 from ...recorder.writer import TraceWriter
 from ..console import say
@@ -27,7 +27,7 @@ def import_trace(
 ) -> int:
     """Make a trace of somebody else's events, one JSON object a line.
 
-    Nothing is written if a line is bad; it is named.
+    Nothing is written if a line is bad, or if its seq is not above the one before it; it is named.
 
     For example:
 
@@ -46,11 +46,13 @@ def import_trace(
     """
     if output.exists() and not force:
         raise OutputExists(output)
-    source = io.StringIO(sys.stdin.read()) if file == STANDARD else file
-    envelopes = list(read_jsonl(source, str(file)))
+    source = getattr(sys.stdin, "buffer", sys.stdin) if file == STANDARD else file
+    envelopes = list(read_jsonl(source, "standard input" if file == STANDARD else str(file)))
     with TraceWriter(output, force=force) as writer:
         writer.write_envelopes(envelopes)
     if writer.failure is not None:
         raise writer.failure
     say(f"{output}: {len(envelopes)} events")
+    if not any(isinstance(envelope.event, RunEnded) for envelope in envelopes):
+        say("note: there is no RunEnded among them, so the trace is incomplete, and never clean")
     return 0
