@@ -15,12 +15,12 @@ from typing import Any
 from ..recorder.events import RunStarted
 from ..recorder.reader import TraceReader
 from ..recorder.redaction import LABEL, is_redacted
+from ..recorder.stores.bundled import BUNDLED_TRACE as TRACE
 from ..replay.exports.html import write_html
 from .commands.check import check
 from .commands.doctor import PACKAGES, version_of
 from .commands.info import info
 
-TRACE = "trace.kvtrace"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest date that a zip file can hold: two bundles of one trace are the same bytes."""
 
@@ -104,9 +104,11 @@ What is in it
 How to open it
 
   pip install kvrewind
-  kvrewind check {TRACE}     who read whose memory, and why
-  kvrewind open {TRACE}      step through it
-  kvrewind bisect {TRACE}    the one decision that allowed it
+  kvrewind check THIS.zip      who read whose memory, and why
+  kvrewind open THIS.zip       step through it
+  kvrewind bisect THIS.zip     the one decision that allowed it
+
+or the same with {TRACE}, once it is unpacked. report.html opens without kvrewind.
 
 A position such as 9:1203 is step 9, event 1203; every command and screen takes it.
 

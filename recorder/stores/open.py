@@ -9,6 +9,7 @@ from sqlalchemy import Row, Select
 
 from ..openfile import OpenTrace
 from .address import Place, RunAddress
+from .bundled import BundledTrace, is_bundle
 from .stored_run import StoredRun
 
 
@@ -47,5 +48,7 @@ class OpenPlace(Protocol):
 
 
 def open_place(place: Place) -> OpenPlace:
-    """Raises what `OpenTrace` and `StoredRun` raise."""
-    return StoredRun(place) if isinstance(place, RunAddress) else OpenTrace(place)
+    """Raises what `OpenTrace`, `BundledTrace` and `StoredRun` raise."""
+    if isinstance(place, RunAddress):
+        return StoredRun(place)
+    return BundledTrace(place) if is_bundle(place) else OpenTrace(place)

@@ -92,6 +92,32 @@ def test_two_bundles_of_a_redacted_trace_are_the_same_bytes(leak: Path) -> None:
     assert Path("c.zip").read_bytes() == Path("d.zip").read_bytes()
 
 
+def test_it_is_opened_without_being_unpacked(
+    leak: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bundle", str(leak), "--out", "leak.zip"]) == 0
+    files = unpacked("leak.zip")
+    capsys.readouterr()
+    assert run(["check", "leak.zip", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) == json.loads(files["check.json"])
+    assert run(["info", "leak.zip", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("trace") == "leak.zip"
+    assert told.items() <= json.loads(files["info.json"]).items()
+    assert run(["bundle", "leak.zip", "--out", "again.zip"]) == 0
+    assert Path("again.zip").read_bytes() == Path("leak.zip").read_bytes()
+
+
+def test_a_zip_file_that_is_no_bundle_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with zipfile.ZipFile("other.zip", "w") as archive:
+        archive.writestr("a.txt", "a")
+    Path("cut.zip").write_bytes(Path("other.zip").read_bytes()[:-10])
+    for name, said in (("other.zip", "without trace.kvtrace"), ("cut.zip", "damaged zip file")):
+        assert run(["check", name]) == 2
+        told = capsys.readouterr().err
+        assert name in told and said in told
+
+
 def test_in_clear_only_when_asked_and_with_a_warning(
     leak: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,8 +14,9 @@ from ...recorder.errors import BadInput, BadOutput, OutputExists
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import is_redacted
 from ...recorder.stores.address import Place
+from ...recorder.stores.bundled import BUNDLED_TRACE
 from ...recorder.writer import TraceWriter
-from ..bundling import TRACE, contents, write_zip
+from ..bundling import contents, write_zip
 from ..console import say
 from ..options import Trace
 from ..redacting import Redact, redactor_of
@@ -35,7 +36,8 @@ def bundle(
     """Pack a trace for somebody else: redacted, with what there is to know of it.
 
     The zip file holds the trace, what `check` and `info` say of it, a report as a page, versions,
-    and a text that says what all that is. A trace in clear is redacted on the way.
+    and a text that says what all that is. A trace in clear is redacted on the way. Whoever gets it
+    can `check`, `open`, `bisect` the zip file as it is.
 
     For example:
 
@@ -63,7 +65,7 @@ def bundle(
     if clear and (redact_key is not None or what == "all"):
         raise BadInput("--clear redacts nothing; leave it out, or --what and --redact-key")
     with tempfile.TemporaryDirectory(prefix="kvrewind-") as folder:
-        written, packed = Path(folder, "written.kvtrace"), Path(folder, TRACE)
+        written, packed = Path(folder, "written.kvtrace"), Path(folder, BUNDLED_TRACE)
         problems = _copied(trace, written, what, redact_key, clear)
         _pack(written, packed)
         files = contents(packed, problems)
