@@ -65,7 +65,7 @@ async def test_the_newest_step_is_followed(app: KvrewindApp, live: LiveWriter) -
             assert f"events · {app.session.seq} of {app.session.seq}" in seen(app, "#events")
             assert app.session.overview.steps[-1].step == step
         assert app.session.overview.steps[7].prefill == 8
-        assert "r7" in seen(app, "#requests")
+        assert "8 at work" in seen(app, "#requests")
         assert app.session.overview.requests[-1] == "r7"
 
 
