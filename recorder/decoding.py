@@ -15,7 +15,7 @@ from sqlalchemy import Row, Select, select
 from . import codec, version1
 from .arrays import WrongType
 from .codec import Context, StoredRow, plan_of
-from .digest import DigestChain, StepDigest
+from .digest import DigestChain, StepDigest, event_digest, joined_digest
 from .encoder import Encoded, Encoder
 from .errors import BadEvent
 from .events import KINDS, Envelope, Event, InputsBuilt
@@ -34,6 +34,10 @@ class StoredChain(Protocol):
     """The chain of digests over rows as they are stored."""
 
     def close_step(self, step: int, last_seq: int, rows: Iterable[StoredRow]) -> StepDigest: ...
+
+    def resume(self, closed: StepDigest, rows: Iterable[StoredRow]) -> bytes:
+        """Begin behind a step, as a ring does; the digest of the older rows that are there."""
+        ...
 
 
 class Decoding(Protocol):
@@ -136,6 +140,12 @@ class _Version2Chain:
         encoded = [(row.step, row.kind, self._encoded(row)) for row in rows]
         self._encoder.tidy()
         return self._chain.close_step(step, last_seq, encoded)
+
+    def resume(self, closed: StepDigest, rows: Iterable[StoredRow]) -> bytes:
+        self._chain.resume(closed)
+        return joined_digest(
+            event_digest(row.seq, row.step, row.kind, self._encoded(row)) for row in rows
+        )
 
     def _encoded(self, row: StoredRow) -> Encoded:
         payload = row.payload if type(row.payload) is bytes else b""

@@ -39,6 +39,10 @@ class DigestChain:
         self._floats = b""
         self._pack = msgpack.Packer().pack
 
+    def resume(self, closed: StepDigest) -> None:
+        """Go on behind a step whose events are no longer there."""
+        self._exact, self._floats = closed.digest, closed.float_digest
+
     def close_step(
         self, step: int, last_seq: int, events: Iterable[tuple[int, str, Encoded]]
     ) -> StepDigest:
@@ -62,6 +66,16 @@ class DigestChain:
         self._exact = _digest([self._exact, pack(heads), *payloads])
         self._floats = _digest([self._floats, pack(floats)])
         return StepDigest(step, last_seq, self._exact, self._floats)
+
+
+def event_digest(seq: int, step: int, kind: str, encoded: Encoded) -> bytes:
+    """Of one event, apart from the chain: where a ring begins, a few older ones are still there."""
+    request, block, _, exact, floats = encoded
+    return _digest([msgpack.packb((seq, step, kind, request, block)) or b"", exact, floats])
+
+
+def joined_digest(digests: Iterable[bytes]) -> bytes:
+    return _digest(list(digests))
 
 
 def _digest(parts: list[bytes]) -> bytes:

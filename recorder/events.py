@@ -385,6 +385,9 @@ class DecisionMade(Event):
 RING = "ring"
 """`SpanDropped.why` where a ring begins."""
 
+STAYS = ("RunStarted", "PiecesDefined", "RequestAdded")
+"""Kinds of which events stay that are older than the ring."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanDropped(Event):

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DatabaseError
 
 from . import schema
 from .errors import MissingTrace, NewerFormat, NotATrace, UnreadableTrace
-from .events import SpanDropped
+from .events import STAYS, SpanDropped
 from .presence import identity_of
 from .salvage import HEADER_SIZE, FileHeader, StoredRow, read_header, table_rows
 
@@ -301,10 +301,15 @@ def _trustworthy(target: sqlite3.Connection) -> tuple[int | None, int]:
     ends = dict(target.execute("SELECT last_seq, step FROM steps"))
     whole: tuple[int | None, int] = (None, 0)
     seq, step = -1, 0
+    (marked,) = target.execute(
+        "SELECT min(seq) FROM events WHERE kind = ?", (SpanDropped.__name__,)
+    ).fetchone()
     for next_seq, next_step, kind in target.execute(
         "SELECT seq, step, kind FROM events ORDER BY seq"
     ):
-        if next_seq != seq + 1 and kind != SpanDropped.__name__:
+        is_behind_gap = next_seq != seq + 1
+        stayed = kind in STAYS and marked is not None and next_seq < marked
+        if is_behind_gap and not stayed and kind != SpanDropped.__name__:
             break
         if seq >= 0 and next_step > step:
             whole = (seq, step)

@@ -309,8 +309,16 @@ class TraceReader:
                 "`kvrewind info` tells how far the file can be trusted"
             ) from error
 
+    def _ring_digest(self) -> str | None:
+        """Of the events that were there before a ring began, if it is one."""
+        text = self._file.scalar(select(header.c.value).where(header.c.key == "ring"))
+        try:
+            return None if text is None else str(json.loads(text)["digest"])
+        except (ValueError, KeyError, TypeError):
+            return ""  # no digest is that
+
     def _first_broken_step(self) -> _BrokenStep | None:
-        chain = self._decoding.chain()
+        chain, ring = self._decoding.chain(), self._ring_digest()
         stored = iter(self._stored_digests())
         closed = next(stored, None)
         group: list[Row[Any]] = []
@@ -324,7 +332,13 @@ class TraceReader:
                     return None if self._file.damage is not None else _BrokenStep(row.step, [row])
             group.append(row)
             if seq >= closed.last_seq:
-                if chain.close_step(closed.step, closed.last_seq, _stored_rows(group)) != closed:
+                if ring is not None:
+                    is_sound = chain.resume(closed, _stored_rows(group)).hex() == ring
+                    ring = None
+                else:
+                    found = chain.close_step(closed.step, closed.last_seq, _stored_rows(group))
+                    is_sound = found == closed
+                if not is_sound:
                     return _BrokenStep(closed.step, group)
                 group = []
                 closed = next(stored, None)

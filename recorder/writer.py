@@ -19,6 +19,7 @@ from .digest import StepDigest
 from .errors import BadInput, RecordingFailed
 from .events import Envelope, Event, RunEnded, SpanDropped
 from .handover import QUEUE_EVENTS, ClosedStep, Handover, WhenFull
+from .ring import Ring
 from .step_encoder import StepEncoder, rows_of
 from .stores.address import Place
 from .stores.create import create_store
@@ -69,6 +70,7 @@ class TraceWriter:
         observers: Iterable[Observer] = (),
         when_full: WhenFull = "block",
         queue_events: int = QUEUE_EVENTS,
+        ring: Ring | None = None,
     ) -> None:
         self.observers: list[Observer] = list(observers)
         self.failure: RecordingFailed | None = None
@@ -101,6 +103,7 @@ class TraceWriter:
         self._stop_after: int | None = None
         """How many steps are recorded in all, once that is known."""
         self._is_stopped = False
+        self._ring = ring
         self._encoder = StepEncoder()
         self._last: StepDigest | None = None
         self._committed_events = 0
@@ -233,6 +236,7 @@ class TraceWriter:
             if batch:
                 self._commit(batch)
                 self._observe(batch)
+                self._follow_ring(batch)
                 more = self._settle() and more
             self.busy_s = time.thread_time()
 
@@ -253,7 +257,23 @@ class TraceWriter:
 
     def _is_enough(self, batch: list[ClosedStep]) -> bool:
         """Whether something must happen behind these steps before others are stored."""
-        return self._stop_after is not None and self.steps + len(batch) >= self._stop_after
+        if self._stop_after is not None:
+            return self.steps + len(batch) >= self._stop_after
+        return self._ring is not None and len(batch) >= self._ring.steps_at_once
+
+    def _follow_ring(self, batch: list[ClosedStep]) -> None:
+        """A frozen ring grows at its end, and loses nothing any more."""
+        if self._ring is None:
+            return
+        for step in batch:
+            self._ring.follow(step.envelopes)
+        if self._freeze_reason is not None:
+            return
+        if self._ring.is_keyframe_due(self._store):
+            self._encoder.restart()
+            self._ring.lay_keyframe(self._encoder.next_name)
+        if self._ring.trim(self._store):
+            self._store.commit()
 
     def _settle(self) -> bool:
         """What is to be done between two commits; False when recording is to stop."""
@@ -288,16 +308,17 @@ class TraceWriter:
                     self.observers.remove(observer)
 
     def _finish(self) -> None:
+        self._store.add(schema.postings, [tuple(row) for row in self._encoder.finish()])
         if self._saw_end and self._last is not None:
             end = {
-                "events": self._committed_events,
+                "events": self._ring.events_in_store if self._ring else self._committed_events,
                 "last_seq": self._last.last_seq,
                 "last_step": self._last.step,
                 "digest": self._last.digest.hex(),
                 "float_digest": self._last.float_digest.hex(),
             }
             self._store.add(schema.header, [("complete", json.dumps(end))])
-            self._store.commit()
+        self._store.commit()
         self._store.finish()
 
 

@@ -38,6 +38,10 @@ class Store(Protocol):
 
     def commit(self) -> None: ...
 
+    def used_bytes(self) -> int:
+        """What the trace's rows and indexes take now, deleted ones apart."""
+        ...
+
     def finish(self) -> None:
         """Nothing more comes: leave everything as those who copy or read it like it best."""
         ...

@@ -55,6 +55,13 @@ class SqliteFile:
         self._require_in_place()
         self._connection.commit()
 
+    def used_bytes(self) -> int:
+        pages, free, size = (
+            self._connection.exec_driver_sql(f"PRAGMA {what}").scalar_one()
+            for what in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
     def finish(self) -> None:
         """Folds the WAL into the file, so that it can be copied, and read where nothing can be
         written. A reader that keeps it open keeps it in WAL mode, which is as valid."""
