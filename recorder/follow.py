@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from .errors import KvrewindError, UnreadableTrace
 from .events import Envelope
 from .presence import identity_of, is_being_written
 from .reader import TraceReader
+from .stores.address import Place, place_of
 
 End = Literal["ended", "abandoned", "silent", "damaged", "removed", "replaced"]
 """Why nothing more will come: the run ended; its writer is gone without an end record; nothing came
@@ -49,19 +51,19 @@ class Follower:
 
     def __init__(
         self,
-        path: Path | str,
+        path: Place | str,
         from_seq: int = 0,
         *,
         idle_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = Path(path)
+        self.path = place_of(path)
         self.next_seq = from_seq
         self.problem: str | None = None
         self._idle_s = idle_s
         self._now = now
         with TraceReader(self.path):
-            self._identity = identity_of(self.path)
+            self._identity = self._file_now()
         self._moved_at = now()
         self._seen_writer_at = now()
         self._failures = 0
@@ -73,7 +75,7 @@ class Follower:
         """
         if moved := self._moved_away():
             return Look([], moved)
-        if is_being_written(self.path) is not False:
+        if self._may_have_a_writer():
             self._seen_writer_at = self._now()
         try:
             envelopes, is_last, has_end = self._read()
@@ -101,7 +103,11 @@ class Follower:
             stop = self.next_seq + _EVENTS_AT_ONCE
             envelopes = list(reader.envelopes(self.next_seq, stop))
             last = reader.last_seq
-            return envelopes, last is None or last < stop, has_end
+            if last is not None and last >= stop and not envelopes:
+                # a gap that long: events were dropped, or a ring has overtaken us
+                envelopes = list(islice(reader.envelopes(stop), _EVENTS_AT_ONCE))
+            is_last = last is None or (bool(envelopes) and envelopes[-1].seq >= last) or last < stop
+            return envelopes, is_last, has_end
 
     def _up_to_the_damage(self) -> Look:
         with TraceReader(self.path) as reader:
@@ -118,8 +124,15 @@ class Follower:
             return "silent"
         return None
 
+    def _may_have_a_writer(self) -> bool:
+        """Of a run in a database nobody knows."""
+        return not isinstance(self.path, Path) or is_being_written(self.path) is not False
+
+    def _file_now(self) -> tuple[int, int] | None:
+        return identity_of(self.path) if isinstance(self.path, Path) else None
+
     def _moved_away(self) -> End | None:
-        identity = identity_of(self.path)
-        if identity is None:
-            return "removed"
-        return None if identity == self._identity else "replaced"
+        now = self._file_now()
+        if now == self._identity:
+            return None
+        return "removed" if now is None else "replaced"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kvrewind.recorder.errors import MissingTrace
-from kvrewind.recorder.events import BlockAllocated, Envelope, RunEnded
+from kvrewind.recorder.events import BlockAllocated, Envelope, RunEnded, SpanDropped
 from kvrewind.recorder.follow import GONE_AFTER_S, Follower
 from kvrewind.recorder.presence import is_being_written
 from kvrewind.recorder.reader import TraceReader
@@ -64,6 +64,22 @@ def test_it_begins_where_it_is_told_to(writer: TraceWriter) -> None:
     emit_steps(writer, 1, 2, 3)
     committed(writer, 2)
     assert places(Follower(writer.path, 3).look().envelopes) == [(2, 3)]
+
+
+def test_a_long_gap_is_stepped_over(writer: TraceWriter) -> None:
+    dropped = SpanDropped(first_seq=1, count=99_999, why="the disk was slow")
+    writer.write_envelopes(
+        [
+            Envelope(0, 1, 0, 0, BlockAllocated(block=1, request="r", index=0)),
+            Envelope(100_000, 2, 0, 0, dropped),
+            Envelope(100_001, 3, 0, 0, RunEnded(reason="done")),
+        ]
+    )
+    writer.close()
+    follower = Follower(writer.path)
+    looks = [follower.look() for _ in range(3)]
+    assert [e.seq for look in looks for e in look.envelopes] == [0, 100_000, 100_001]
+    assert looks[-1].end == "ended"
 
 
 def test_it_ends_with_the_run_and_leaves_a_single_file(writer: TraceWriter) -> None:

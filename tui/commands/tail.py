@@ -12,12 +12,14 @@ from cyclopts import Parameter
 
 from ...recorder.digest import by_step
 from ...recorder.errors import BadInput
+from ...recorder.events import Envelope, SpanDropped
 from ...recorder.follow import LOOK_EVERY_S, End, Follower
 from ...recorder.reader import TraceReader
+from ...recorder.stores.address import Place
 from ...replay.timeline import Timeline
 from ..console import say
 from ..following import EventLines, JsonLines, Output, StepLines, Watch
-from ..options import Format, MaybeCount
+from ..options import Format, MaybeCount, Trace
 from ..presenters.listing import kinds_of
 from ..presenters.spans import counted
 from ..presenters.wanted import Wanted
@@ -26,7 +28,7 @@ INCOMPLETE = 4
 
 
 def tail(
-    trace: Path,
+    trace: Trace,
     /,
     *,
     events: Annotated[bool, Parameter(negative=())] = False,
@@ -61,7 +63,8 @@ def tail(
     Parameters
     ----------
     trace
-        A .kvtrace file; `kvrewind record` makes it when the run begins.
+        A .kvtrace file, which `kvrewind record` makes when the run begins; or the URL of a run in
+        a database.
     events
         A line an event instead of a line a step.
     kind
@@ -122,8 +125,8 @@ def _refuse_bad_numbers(last: int | None, idle: float | None) -> None:
         raise BadInput(f"--idle must be a number of seconds above 0, not {idle:g}")
 
 
-def _await(trace: Path, wait: bool) -> None:
-    if trace.exists():
+def _await(trace: Place, wait: bool) -> None:
+    if not isinstance(trace, Path) or trace.exists():
         return
     if not wait:
         raise BadInput(
@@ -152,8 +155,12 @@ def _start(reader: TraceReader, position: str | None, last: int | None) -> int:
 
 def _follow(follower: Follower, start: int, output: Output, watch: Watch | None) -> End:
     """Events before `start` are judged, and not shown."""
+    expected: int | None = None
     while True:
         envelopes, end = follower.look()
+        if envelopes:
+            _tell_gap(expected, envelopes[0])
+            expected = envelopes[-1].seq + 1
         for step, group in by_step(envelopes):
             if watch is not None:
                 watch.judge(group)
@@ -168,3 +175,9 @@ def _follow(follower: Follower, start: int, output: Output, watch: Watch | None)
             return end
         if not envelopes:
             time.sleep(LOOK_EVERY_S)
+
+
+def _tell_gap(expected: int | None, first: Envelope) -> None:
+    """A ring may overtake whoever follows it."""
+    if expected is not None and first.seq > expected and not isinstance(first.event, SpanDropped):
+        say(f"events {expected} to {first.seq - 1} were dropped before they could be read")
