@@ -19,6 +19,7 @@ import math
 import sys
 from array import array
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, cast
 
@@ -90,9 +91,9 @@ def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
     first, last = numbers[0], numbers[-1]
     if count < _LONG:
         if first == last and numbers.count(first) == count:
-            return _runs(0, [first], [count])
+            return _one_run(0, first, count)
         if last - first == count - 1 and tuple(numbers) == tuple(range(first, last + 1)):
-            return _runs(1, [first], [count])
+            return _one_run(1, first, count)
         return _plain(numbers)
     return _in_runs(numbers) or _plain(numbers)
 
@@ -100,7 +101,10 @@ def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
 def _plain(numbers: tuple[int, ...] | list[int]) -> msgpack.ExtType:
     if not numbers:
         return _ext(9, b"")
-    code = _code_for(min(numbers), max(numbers))
+    least, most = min(numbers), max(numbers)
+    if least >= 0 and most < 1 << 8:
+        return _ext(9, bytes(numbers))
+    code = _code_for(least, most)
     return _ext(code, little_endian(array(TYPECODES[code], numbers)).tobytes())
 
 
@@ -130,6 +134,11 @@ def _in_runs(numbers: tuple[int, ...] | list[int]) -> msgpack.ExtType | None:
             counts = np.diff(np.concatenate((starts, [len(numbers)])))
             return _runs(step, held[starts].tolist(), counts.tolist())
     return None
+
+
+@lru_cache(1_024)
+def _one_run(step: int, first: int, count: int) -> msgpack.ExtType:
+    return _runs(step, [first], [count])
 
 
 def _runs(step: int, firsts: list[int], counts: list[int]) -> msgpack.ExtType:

@@ -9,8 +9,8 @@ last segment has no lists yet and is read through.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -62,10 +62,13 @@ class _Open(NamedTuple):
 class PostingWriter:
     """Gathers what the events of one trace name, in their order."""
 
-    def __init__(self, ids_of: Callable[[Sequence[str | None]], Sequence[int]]) -> None:
+    def __init__(self, ids_of: Callable[[Sequence[str | None]], tuple[int, ...]]) -> None:
         """`ids_of`: the ids of the requests in an array."""
         self._ids_of = ids_of
         self._open: dict[tuple[What, int, int], _Open] = {}
+        self._batches: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        """(rank, ids of requests) -> seqs: the events of a step list the same ones, and so do those
+        of the next."""
         self._first: int | None = None
         self._last = 0
         self._events = 0
@@ -96,7 +99,9 @@ class PostingWriter:
         found = [Posting("segment", 0, 0, 0, self._first, self._last, b"")]
         for (what, rank, group), gathered in self._open.items():
             found += _lists(what, rank, group, gathered)
+        found += _lists_of_batches(self._batches)
         self._open.clear()
+        self._batches.clear()
         self._first, self._events = None, 0
         return found
 
@@ -108,7 +113,11 @@ class PostingWriter:
         gathered.keys.append(keys)
 
     def _requests(self, event: Any, seq: int, rank: int) -> None:
-        self._add("request", rank, 0, seq, self._ids_of(event.requests))
+        batch = rank, self._ids_of(event.requests)
+        seqs = self._batches.get(batch)
+        if seqs is None:
+            seqs = self._batches[batch] = []
+        seqs.append(seq)
 
     def _written(self, event: SlotsWritten, seq: int, rank: int) -> None:
         self._requests(event, seq, rank)
@@ -124,11 +133,24 @@ class PostingWriter:
         self._add("block", rank, event.group or 0, seq, event.blocks)
 
 
-def _lists(what: What, rank: int, group: int, gathered: _Open) -> Iterable[Posting]:
-    flat: list[int] = []
-    for keys in gathered.keys:
-        flat += keys
-    keys = np.array(flat, dtype=np.int64)
+def _lists_of_batches(
+    batches: Mapping[tuple[int, tuple[int, ...]], list[int]],
+) -> Iterator[Posting]:
+    of_request: dict[tuple[int, int], list[list[int]]] = {}
+    for (rank, ids), seqs in batches.items():
+        for number in ids:
+            of_request.setdefault((number, rank), []).append(seqs)
+    packed: dict[tuple[int, ...], tuple[int, int, bytes]] = {}
+    for (number, rank), parts in sorted(of_request.items()):
+        which = tuple(map(id, parts))  # requests that run together have equal lists
+        if which not in packed:
+            seqs = sorted(chain.from_iterable(parts))
+            packed[which] = seqs[0], seqs[-1], _packed(np.diff(seqs))
+        yield Posting("request", 0, number, rank, *packed[which])
+
+
+def _lists(what: What, rank: int, group: int, gathered: _Open) -> Iterator[Posting]:
+    keys = np.array(list(chain.from_iterable(gathered.keys)), dtype=np.int64)
     seqs = np.array(gathered.seqs, dtype=np.int64).repeat([len(k) for k in gathered.keys])
     if what == "slots":
         seqs, keys = seqs[keys >= 0], keys[keys >= 0] // SLOTS_PER_LIST
@@ -147,12 +169,15 @@ def _lists(what: What, rank: int, group: int, gathered: _Open) -> Iterable[Posti
     raw = deltas.astype("<u1").tobytes()
     columns = (keys[starts], seqs[starts], seqs[ends - 1], starts, ends, widest)
     for key, first, last, start, end, wide in zip(*(c.tolist() for c in columns), strict=True):
-        if wide < 1 << 8:
-            listed = b"\x09" + raw[start + 1 : end]
-        else:
-            code, dtype = next((code, dtype) for bound, code, dtype in _DELTAS if wide < bound)
-            listed = bytes((code,)) + deltas[start + 1 : end].astype(dtype).tobytes()
+        is_narrow = wide < 1 << 8
+        listed = b"\x09" + raw[start + 1 : end] if is_narrow else _packed(deltas[start + 1 : end])
         yield Posting(what, group, key, rank, first, last, listed)
+
+
+def _packed(deltas: np.ndarray[Any, Any]) -> bytes:
+    widest = deltas.max() if len(deltas) else 0
+    code, dtype = next((code, dtype) for bound, code, dtype in _DELTAS if widest < bound)
+    return bytes((code,)) + deltas.astype(dtype).tobytes()
 
 
 def unpack_seqs(first_seq: int, listed: Any) -> list[int]:

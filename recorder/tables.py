@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from .arrays import WrongType, little_endian, pack_ints, unpack_ints
@@ -36,8 +36,9 @@ class PackedTable(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Known:
-    """A row as it was written last, and the base that it refers to."""
+class _Written:
+    """A row as it was written last: in full in the event `base_seq`, or as a change to its base,
+    which is there."""
 
     base_seq: int
     base_index: int
@@ -51,12 +52,21 @@ class _Known:
     """Entries that its changes have taken."""
     changes: int = 0
 
+    def go_on(self, row: Row) -> bool:
+        """Take in what the row is now; False where it is time to write it in full again."""
+        if row != self.last:
+            self.last, self.digest = row, row_digest(row)
+            self.holes, self.cut, self.tail = _change(self.base, row)
+        self.changes += 1
+        self.spent += len(self.tail)
+        return self.spent <= len(self.base) and self.changes <= _MOST_EVENTS
+
 
 class TableEncoder:
     """Writes the tables of one trace, in the order of their events."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int | None, str], _Known] = {}
+        self._known: dict[tuple[int, int | None], dict[str, _Written]] = {}
         self._digests: dict[Row, bytes] = {}
 
     def forget(self) -> None:
@@ -72,47 +82,23 @@ class TableEncoder:
         rows: Sequence[Row],
     ) -> PackedTable:
         """Raises ValueError for a row with a number beyond 64 bits."""
-        if len(self._known) > 2 * len(rows) + 1_024:
-            self._known.clear()
-        writing = _Writing(seq)
-        digests: list[bytes] = []
+        known = self._known.setdefault((rank, group), {})
+        if len(known) > 2 * len(rows) + 256:
+            known.clear()
+        written: list[_Written] = []
         for index, row in enumerate(rows):
             name = requests[index] if index < len(requests) else None
-            if name is None:
-                writing.full(row)
-                digests.append(self._digest(row))
-                continue
-            key = rank, group, name
-            known = self._known.get(key)
-            if known is None:
-                known = self._known[key] = self._base(seq, index, row)
-                writing.full(row)
-            elif known.base_seq == seq:  # named twice in one event
-                writing.full(row)
-                digests.append(self._digest(row))
-                continue
-            else:
-                self._update(known, row)
-                if known.spent > len(known.base) or known.changes > _MOST_EVENTS:
-                    self._known[key] = self._base(seq, index, row)
-                    writing.full(row)
-                else:
-                    writing.change(known)
-            digests.append(known.digest)
-        return PackedTable(writing.packed(), b"".join(digests))
-
-    def _base(self, seq: int, index: int, row: Row) -> _Known:
-        return _Known(seq, index, row, row, row_digest(row))
-
-    def _update(self, known: _Known, row: Row) -> None:
-        if row != known.last:
-            known.last, known.digest = row, row_digest(row)
-            known.holes, known.cut, known.tail = _change(known.base, row)
-        known.spent += len(known.tail)
-        known.changes += 1
+            before = None if name is None else known.get(name)
+            if before is None or before.base_seq == seq or not before.go_on(row):
+                digest = self._digest(row)
+                if name is not None and (before is None or before.base_seq != seq):
+                    known[name] = _Written(seq, index, row, row, digest)
+                before = _Written(seq, 0, row, row, digest, tail=row)
+            written.append(before)
+        return PackedTable(_columns_of(seq, written), b"".join([w.digest for w in written]))
 
     def _digest(self, row: Row) -> bytes:
-        """Of a row without a request, which are short and few."""
+        """Rows in full are those of pads, which are alike, or new."""
         known = self._digests.get(row)
         if known is None:
             if len(self._digests) > 256:
@@ -121,41 +107,25 @@ class TableEncoder:
         return known
 
 
-class _Writing:
-    """The columns of one event's table."""
-
-    def __init__(self, seq: int) -> None:
-        self._seq = seq
-        self._bases: dict[int, int] = {}
-        self._of: list[int] = []
-        self._index: list[int] = []
-        self._holes: list[int] = []
-        self._cut: list[int] = []
-        self._lengths: list[int] = []
-        self._flat: list[int] = []
-
-    def full(self, row: Row) -> None:
-        self._add(0, 0, 0, 0, row)
-
-    def change(self, known: _Known) -> None:
-        number = self._bases.setdefault(self._seq - known.base_seq, len(self._bases) + 1)
-        self._add(number, known.base_index, known.holes, known.cut, known.tail)
-
-    def _add(self, base: int, index: int, holes: int, cut: int, tail: Row) -> None:
-        self._of.append(base)
-        self._index.append(index)
-        self._holes.append(holes)
-        self._cut.append(cut)
-        self._lengths.append(len(tail))
-        self._flat += tail
-
-    def packed(self) -> list[Any]:
-        written = [pack_ints(self._lengths), pack_ints(self._flat)]
-        if self._bases:
-            written += map(
-                pack_ints, (list(self._bases), self._of, self._index, self._holes, self._cut)
-            )
-        return written
+def _columns_of(seq: int, written: Sequence[_Written]) -> list[Any]:
+    """One event's table as it is stored; its own rows are in full."""
+    columns = [
+        [len(w.tail) for w in written],
+        list(chain.from_iterable([w.tail for w in written if w.tail])),
+    ]
+    seqs = [w.base_seq for w in written]
+    bases = [base for base in dict.fromkeys(seqs) if base != seq]
+    if bases:
+        number = {base: index for index, base in enumerate(bases, 1)}
+        number[seq] = 0
+        columns += [
+            [seq - base for base in bases],
+            [number[base] for base in seqs],
+            [w.base_index for w in written],
+            [w.holes for w in written],
+            [w.cut for w in written],
+        ]
+    return [pack_ints(column) for column in columns]
 
 
 def _change(base: Row, row: Row) -> tuple[int, int, Row]:
