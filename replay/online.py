@@ -24,6 +24,17 @@ OVERWRITTEN_KEPT = 100_000
 """Writes that no slot holds any more, after which what is over is forgotten: about 15 MB."""
 
 
+VIOLATIONS_KEPT = 20_000
+"""After so many broken rules the checks stop: whoever looks has enough, and each takes memory."""
+
+
+class TooManyFindings(Exception):
+    """The run breaks rules again and again, and the checks stop."""
+
+    def __init__(self, violations: int) -> None:
+        super().__init__(f"rules were broken {violations:,} times")
+
+
 class FindingMade(KvrewindError):
     """A run is ended because a check found something."""
 
@@ -35,7 +46,7 @@ class OnlineChecks:
 
     `on_finding` is called with each `Sighting`, in the thread that reports the steps, roots first
     within a step. A check that fails itself ends the checking and nothing else: `failure` is what
-    it raised, and `on_failure` is called with it once.
+    it raised, and `on_failure` is called with it once. So it is with `TooManyFindings`.
     """
 
     def __init__(
@@ -70,6 +81,9 @@ class OnlineChecks:
         for sighting in sightings:
             self.first = self.first or sighting
             self._on_finding(sighting)
+        if len(self._inspection.violations) > VIOLATIONS_KEPT:
+            self.failure = TooManyFindings(len(self._inspection.violations))
+            self._on_failure(self.failure)
 
     @property
     def by_check(self) -> Counter[str]:
@@ -91,7 +105,9 @@ class OnlineChecks:
     def report(self, problems: Sequence[str] = ()) -> Report:
         """The verdict on all that was seen. `problems`: what the recording itself lacks."""
         if self.failure is not None:
-            told = f"the online checks failed ({self.failure!r}): run `kvrewind check` on the trace"
+            told = (
+                f"the online checks stopped ({self.failure!r}): run `kvrewind check` on the trace"
+            )
             problems = (*problems, told)
         return self._inspection.report(problems)
 

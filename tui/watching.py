@@ -12,7 +12,7 @@ from ..recorder.observed import ObservedSink
 from ..recorder.sink import Sink
 from ..recorder.stores.address import Place
 from ..recorder.writer import Observer, TraceWriter
-from ..replay.online import OnlineChecks, PassphraseListener
+from ..replay.online import OnlineChecks, PassphraseListener, TooManyFindings
 from ..replay.sightings import Sighting
 from .console import say
 from .finding_log import FindingLog
@@ -93,7 +93,9 @@ class Watch:
     def finish(self) -> None:
         """Tell what came of the run, once all of it was recorded."""
         self._show_the_rest()
-        if self._checks is not None and self._checks.failure is None:
+        if self._checks is None:
+            return
+        if self._checks.failure is None or isinstance(self._checks.failure, TooManyFindings):
             self._log.ended(self._checks.report())
 
     def _show_the_rest(self) -> None:
@@ -126,10 +128,12 @@ class Watch:
 
 
 def _checks_failed(error: Exception) -> None:
-    say(
-        f"the online checks stopped, the recording goes on: {error!r}; "
-        "run `kvrewind check` on the trace, and please report it"
-    )
+    """`log` and `freeze` go on recording; `raise` can find nothing any more."""
+    if isinstance(error, TooManyFindings):
+        why = f"{error}; `kvrewind check` on the trace has the rest"
+    else:
+        why = f"{error!r}; run `kvrewind check` on the trace, and please report it"
+    say(f"the online checks stopped, the recording goes on: {why}")
 
 
 def _use_of(writer: TraceWriter) -> RecorderUse:

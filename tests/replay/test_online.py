@@ -116,7 +116,7 @@ def test_a_check_that_fails_is_told_once_and_makes_the_verdict_incomplete() -> N
     assert failures == [checks.failure]
     report = checks.report()
     assert report.verdict == "incomplete"
-    assert "online checks failed" in report.missing[0]
+    assert "online checks stopped" in report.missing[0]
 
 
 def replace_event(envelope: Envelope) -> Envelope:
@@ -231,6 +231,21 @@ def test_of_a_long_run_only_what_is_alive_is_held(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(online, "OVERWRITTEN_KEPT", 1 << 60)
     everything, _ = watched(envelopes)
     assert held(everything._inspection) > 3 * held(checks._inspection)
+
+
+def test_a_run_that_breaks_rules_for_ever_is_not_followed_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(online, "VIOLATIONS_KEPT", 40)
+    failures: list[Exception] = []
+    checks = OnlineChecks(on_failure=failures.append)
+    for step in steps(recorded("mask-batch-index")):
+        checks(step)
+    assert [type(error) for error in failures] == [online.TooManyFindings]
+    report = checks.report()
+    assert 20 < len(report.findings) < 80
+    assert report.verdict == "contaminated"
+    assert "TooManyFindings" in report.missing[0]
 
 
 def held(value: object, seen: set[int] | None = None) -> int:
