@@ -102,7 +102,10 @@ class Redactor:
     def refuse_redacted(self, header: RunStarted | None) -> None:
         """Raises AlreadyRedacted for the header of a redacted run."""
         if is_redacted(header):
-            raise AlreadyRedacted("the trace is redacted already; hand it over as it is")
+            raise AlreadyRedacted(
+                "the trace, or a rank of it, is redacted already; hand it over as it is, or redact "
+                "the others before they are merged"
+            )
 
     def name(self, name: Scalar) -> Scalar:
         """Of a request, tenant, session or adapter. r0/1, the name of a further sample of r0,

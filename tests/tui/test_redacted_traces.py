@@ -13,6 +13,7 @@ from kvrewind.recorder.events import PiecesDefined, RequestAdded
 from kvrewind.recorder.keyed_hash import RedactionKey
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.recorder.redaction import is_redacted
+from kvrewind.recorder.writer import TraceWriter
 from kvrewind.tui.cli import run
 
 SECRET = "the passphrase is zilgobexu . please remember tavimorqu ."
@@ -162,6 +163,24 @@ def test_nothing_is_redacted_twice_or_written_over(
     assert "redacted already" in capsys.readouterr().err
     assert not Path("again.kvtrace").exists()
     assert Path("redacted.kvtrace").read_bytes() == before
+
+
+def test_a_trace_with_one_rank_in_clear_is_neither_taken_for_redacted_nor_half_written(
+    prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clear = record(prompts, "clear.kvtrace")
+    redacted = record(prompts, "redacted.kvtrace", "--redact")
+    with TraceReader(redacted) as first, TraceReader(clear) as second:
+        count = first.count
+        envelopes = [*first.envelopes(), *(e._replace(seq=e.seq + count, rank=1)
+                                           for e in second.envelopes())]  # fmt: skip
+    with TraceWriter("both.kvtrace") as writer:
+        writer.write_envelopes(envelopes)
+    for command in ("redact", "bundle"):
+        capsys.readouterr()
+        assert run([command, "both.kvtrace", "--out", "out"]) == 2
+        assert "a rank of it" in capsys.readouterr().err
+        assert not Path("out").exists()
 
 
 def test_a_redacted_leak_is_checked_replayed_and_bisected_as_the_clear_one(

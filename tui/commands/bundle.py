@@ -12,14 +12,13 @@ from cyclopts import Parameter
 
 from ...recorder.errors import BadInput, BadOutput, OutputExists
 from ...recorder.reader import TraceReader
-from ...recorder.redaction import is_redacted
 from ...recorder.stores.address import Place
 from ...recorder.stores.bundled import BUNDLED_TRACE
 from ...recorder.writer import TraceWriter
 from ..bundling import contents, write_zip
 from ..console import say
 from ..options import Trace
-from ..redacting import Redact, redactor_of
+from ..redacting import Redact, is_all_redacted, redactor_of
 from .redact import write_redacted
 
 
@@ -79,12 +78,13 @@ def _copied(
 ) -> tuple[str, ...]:
     """Makes the trace that goes into the bundle; the problems of the one it is made from."""
     with TraceReader(trace) as reader:
-        if not clear and not is_redacted(reader.run):
+        is_redacted = is_all_redacted(reader)
+        if not clear and not is_redacted:
             redactor = redactor_of(what, redact_key)
             assert redactor is not None, "something is redacted"
             write_redacted(reader, copy, redactor)
             return tuple(map(str, reader.problems))
-        if clear and not is_redacted(reader.run):
+        if not is_redacted:
             say("note: the tokens and texts of prompts and answers go out in clear")
         for problem in reader.problems:
             say(f"{reader.path}: {problem}")

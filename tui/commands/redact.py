@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ...recorder.errors import OutputExists
+from ...recorder.errors import KvrewindError, OutputExists
 from ...recorder.events import Event, SpanDropped
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import Redactor
@@ -15,7 +15,7 @@ from ...recorder.writer import TraceWriter
 from ...replay.redacted_state import redacted_span
 from ..console import say
 from ..options import Trace
-from ..redacting import Redact, redactor_of
+from ..redacting import Redact, headers_of, redactor_of
 
 
 def redact(
@@ -68,10 +68,15 @@ def write_redacted(
         raise OutputExists(output)
     for problem in reader.problems:
         say(f"{reader.path}: {problem}")
-    redactor.refuse_redacted(reader.run)
+    for header in headers_of(reader):
+        redactor.refuse_redacted(header)
     envelopes = (e._replace(event=_redacted(redactor, e.event)) for e in reader.envelopes())
-    with TraceWriter(output, force=force) as writer:
-        writer.write_envelopes(envelopes)
+    try:
+        with TraceWriter(output, force=force) as writer:
+            writer.write_envelopes(envelopes)
+    except KvrewindError:  # of what is read: half a trace is no use
+        output.unlink(missing_ok=True)
+        raise
     if writer.failure is not None:
         raise writer.failure
     return writer.events
