@@ -24,14 +24,15 @@ from ...engine.request import Prompt, Request
 from ...engine.workloads.spec import PromptSpec
 from ...recorder.errors import BadInput, OutputExists
 from ...recorder.events import RunEnded
+from ...recorder.handover import QUEUE_EVENTS, WhenFull
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import RedactingSink, Redactor
 from ...recorder.stores.address import Place, RunAddress, place_of
-from ...recorder.writer import TraceWriter
 from ...replay.online import FindingMade
 from ...replay.oracles import foreign_passphrases
 from ...replay.policies import Shadow
 from ..console import err, out, say
+from ..keeping import Keep, remarks
 from ..options import Count, MaybeCount, Switches, given, unused_path
 from ..presenters.listing import kinds_of, listed
 from ..redacting import Redact, redactor_of
@@ -70,7 +71,10 @@ def record(
     output: Annotated[Path | None, Parameter(name="--out")] = None,
     store: str | None = None,
     force: Annotated[bool, Parameter(negative=())] = False,
-    on_finding: OnFinding = "log",
+    ring: str | None = None,
+    when_full: WhenFull = "block",
+    buffer: Count = QUEUE_EVENTS,
+    on_finding: Annotated[OnFinding | None, Parameter(show_default=False)] = None,
     metrics: str | None = None,
     redact: Redact | None = None,
     redact_key: Path | None = None,
@@ -119,10 +123,18 @@ def record(
         end names the run, which is given a name otherwise.
     force
         Write over an existing trace.
+    ring
+        Keep only the end of the run, so that recording can be left on for days: 200steps (and up to
+        a quarter more), or 64MB. A finding freezes it: the file keeps what led to it.
+    when_full
+        When the disk can't keep up. block: the run waits for it. drop-and-mark: the run goes on;
+        whole steps are left out, the trace says which, and is never called clean.
+    buffer
+        How many events may wait for the disk before that.
     on_finding
         What to do when a check of a step finds something. log: say it on standard error. freeze:
         and with --ring, keep what is recorded and a little more. raise: and end the run after that
-        step. off: check nothing while it runs.
+        step. off: check nothing while it runs. If not given: freeze with --ring, else log.
     metrics
         Serve Prometheus metrics while it runs: at this port of this machine (0: a free one), or at
         HOST:PORT.
@@ -145,10 +157,11 @@ def record(
     workload = Source.of(prompts, scenario, poisson, first).workload(chosen.get("seed", 0))
     config = with_implied(EngineConfig(**(dict(workload.switches) | chosen)))
     redactor = redactor_of(redact, redact_key)
+    keep = Keep.of(when_full, buffer, ring)
     loaded = open_model(model, config)
     tokenized = tokenize(loaded, workload.specs, max_new_tokens)
     path = target or unused_path("run")
-    with Watch(on_finding, metrics) as watch:
+    with Watch(on_finding or ("freeze" if keep.ring else "log"), metrics) as watch:
         recorded = record_run(
             loaded,
             config,
@@ -158,6 +171,7 @@ def record(
             clock_name=clock,
             watch=watch,
             redactor=redactor,
+            keep=keep,
         )
     _print_answers(recorded, loaded, is_redacted=redactor is not None)
     if kinds:
@@ -196,6 +210,7 @@ def record_run(
     clock_name: ClockName | None = None,
     watch: Watch | None = None,
     redactor: Redactor | None = None,
+    keep: Keep | None = None,
 ) -> Recorded:
     """Run to the end and record it. What can't be served is refused before the file is made.
     With a redactor, neither the trace nor the checks hear of tokens and texts; passphrases are
@@ -203,14 +218,14 @@ def record_run(
 
     Interrupted, the trace holds what was recorded and says that it is incomplete.
     """
-    watch = watch or Watch()
+    watch, keep = watch or Watch(), keep or Keep()
     runner = model.runner(config)
     refuse_impossible(prompts, config, runner.card)
     shadow = Shadow(policy_of(config))
     policy = shadow if config.faults else None
-    with TraceWriter(path, force=force) as writer:
+    with keep.writer(path, force=force) as writer:
         clock = _clock(clock_name, model, config)
-        sink = watch.recording(writer)
+        sink = watch.recording(writer, has_ring=keep.ring is not None)
         if redactor is not None:
             redacting = RedactingSink(sink, redactor)
             sink = watch.in_clear(redacting, lambda name: str(redactor.name(name)))
@@ -231,8 +246,8 @@ def record_run(
             say(f"stopped in step {engine.step_number}; {writer.path} holds {whole}{end}")
             raise
     seconds = time.perf_counter() - started  # the last of the writing is a cost of recording too
-    if writer.failure is not None:
-        say(str(writer.failure))
+    for remark in remarks(writer):
+        say(remark)
     watch.finish()
     if ended_by is not None:
         say(f"{ended_by} (--on-finding raise)")
