@@ -42,6 +42,11 @@ def settle(violations: Iterable[Violation]) -> tuple[Finding, ...]:
     ordered = sorted(runs, key=lambda run: (_order(run[0]), run[0].seq))
     roots = _roots(ordered)
     findings = [finding_of(run, id(run[0]) in roots) for run in ordered]
+    return by_culprit(findings)
+
+
+def by_culprit(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sorted by culprit, and of one culprit the root first."""
     return tuple(sorted(findings, key=lambda f: (_last_if_none(f.culprit_seq), not f.root, f.seq)))
 
 

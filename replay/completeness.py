@@ -39,12 +39,19 @@ _NEEDED_WITH_ROWS: tuple[tuple[type, str], ...] = (
 NO_END = "there is no RunEnded: the run was cut off, or record its end"
 
 
+class Seqs:
+    """The numbering of a trace's events, which all of its ranks share."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+
 class Completeness:
     """Counts what is there, event by event."""
 
-    def __init__(self) -> None:
+    def __init__(self, seqs: Seqs | None = None) -> None:
         self._seen: set[type] = set()
-        self._next_seq = 0
+        self._seqs = seqs or Seqs()
         self._gaps: list[tuple[int, int, str]] = []
         """(first, last, sentence) of each stretch of seqs that isn't there."""
         self._with_rows: set[int] = set()
@@ -216,8 +223,8 @@ class Completeness:
                 self._built.add(number)
 
     def _judge_seq(self, envelope: Envelope) -> None:
-        event, expected = envelope.event, self._next_seq
-        self._next_seq = max(envelope.seq + 1, expected)
+        event, expected = envelope.event, self._seqs.next
+        self._seqs.next = max(envelope.seq + 1, expected)
         if isinstance(event, SpanDropped):
             last = event.first_seq + event.count - 1
             self._gaps = [gap for gap in self._gaps if gap[0] < event.first_seq or gap[1] > last]

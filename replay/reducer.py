@@ -78,6 +78,8 @@ from .transitions.steps import (
 
 def apply(state: State, envelope: Envelope) -> State:
     """Advance `state` in place by one event, and return it. Never raises on a decodable event."""
+    if envelope.rank != state.rank:
+        state.turn_to(envelope.rank)
     state.seq, state.step = envelope.seq, max(state.step, envelope.step)
     transition = _TRANSITIONS.get(type(envelope.event))
     if transition is not None:

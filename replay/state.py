@@ -171,6 +171,10 @@ class State:
     """(group, key) -> what its block held, slot by slot, when it was stored in another tier."""
     restored_seq: int | None = None
     """Where the trace's ring begins: of older events it has only a few."""
+    rank: int = 0
+    """Whose state this is: that of the last event."""
+    aside: dict[int, State] = field(default_factory=dict)
+    """Rank -> its state, of the other ranks of a merged trace."""
 
     def pool(self, group: int | None = None) -> Pool:
         """The pool of a KV group; an unknown group has one as the header describes it."""
@@ -248,7 +252,20 @@ class State:
             self.transfers.copy(),
             self.stored.copy(),
             self.restored_seq,
+            self.rank,
+            {rank: state.copy() for rank, state in self.aside.items()},
         )
+
+    def turn_to(self, rank: int) -> None:
+        """Show another rank, whose blocks and requests are its own; this one waits aside."""
+        aside = self.aside
+        shown = State(*(getattr(self, part.name) for part in fields(self)))
+        shown.aside = {}
+        other = aside.pop(rank, None) or State(rank=rank)
+        aside[self.rank] = shown
+        for part in fields(self):
+            setattr(self, part.name, getattr(other, part.name))
+        self.aside = aside
 
     @property
     def is_restored(self) -> bool:
@@ -256,11 +273,12 @@ class State:
         return self.restored_seq is not None and self.restored_seq == self.seq
 
     def become(self, other: State, seq: int) -> None:
-        """Take over all of another one but its header and where it stands."""
-        header = self.header
+        """Take over all of another one but its header, its rank and where it stands."""
+        header, rank, aside = self.header, self.rank, self.aside
         for part in fields(self):
             setattr(self, part.name, getattr(other, part.name))
         self.header, self.seq, self.restored_seq = header, seq, seq
+        self.rank, self.aside = rank, aside
 
     def summary(self) -> dict[str, Any]:
         """What an engine can compare with itself, as plain values.

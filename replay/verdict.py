@@ -78,5 +78,10 @@ def verdict_of(
     return next(word for word in PRECEDENCE if word in applying)
 
 
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The one that comes first in `PRECEDENCE`."""
+    return min(verdicts, key=PRECEDENCE.index)
+
+
 def _word_for(finding: Finding) -> Verdict:
     return "unexplained" if finding.check in UNEXPLAINED_CHECKS else "violated"
