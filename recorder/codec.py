@@ -123,12 +123,13 @@ def decode(row: StoredRow, context: Context = ALONE) -> Event:
         raise BadEvent(row.kind, "no such kind of event in this version of the contract")
     try:
         return _decode(plan_of(cls), row, context)
+    except msgpack.UnpackException as error:
+        why = f" ({error})" if str(error) else ""
+        raise BadEvent(row.kind, f"the stored payload is not msgpack{why}") from error
     except WrongType as error:
         raise BadEvent(row.kind, f"the stored payload is damaged (it is not {error})") from error
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise BadEvent(row.kind, f"the stored payload is damaged ({error})") from error
-    except msgpack.UnpackException as error:
-        raise BadEvent(row.kind, f"the stored payload is not msgpack ({error})") from error
 
 
 def _decode(plan: Plan, row: StoredRow, context: Context) -> Event:

@@ -176,7 +176,9 @@ class TraceReader:
             broken = self._first_broken_step()
         if broken is None:
             return None
-        for row in broken.rows:
+        # what comes later may depend on what was lost here
+        first_seq = broken.rows[0].seq if broken.rows else 0
+        for row in self._file.rows(_rows().where(events.c.seq >= first_seq)):
             try:
                 envelope_of(stored_row(row), self._decoding)
             except BadEvent as error:

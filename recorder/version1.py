@@ -33,10 +33,11 @@ def decode(row: StoredRow) -> Event:
         raise BadEvent(row.kind, "no such kind of event in this version of the contract")
     try:
         return _decode(cls, row)
+    except msgpack.UnpackException as error:
+        why = f" ({error})" if str(error) else ""
+        raise BadEvent(row.kind, f"the stored payload is not msgpack{why}") from error
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError, struct.error) as error:
         raise BadEvent(row.kind, f"the stored payload is damaged ({error})") from error
-    except msgpack.UnpackException as error:
-        raise BadEvent(row.kind, f"the stored payload is not msgpack ({error})") from error
 
 
 def _decode(cls: type[Event], row: StoredRow) -> Event:
