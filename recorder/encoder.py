@@ -80,8 +80,8 @@ class Encoder:
 
     def _simple(self, plan: Plan) -> EncodeClass:
         """Of events that are stored as they are canonical."""
-        pack, values_of, columns_of = self._pack, plan.values, _columns(plan)
-        convert = self._converters(plan)
+        pack, values_of, convert = self._pack, plan.values, self._converters(plan)
+        has_request, has_block = plan.request is not None, plan.block is not None
 
         def encode(event: Any, seq: int, rank: int) -> Any:
             values = values_of(event)
@@ -91,19 +91,22 @@ class Encoder:
                     value = values[index]
                     if value is not None:
                         values[index] = converted(value)
-            if values[-1] is None:
-                values = _trimmed(values)
+            while values and values[-1] is None:
+                values = values[:-1]
             payload = pack(values)
             if event.unknown:
                 payload += self._unknown(event.unknown, plan)
-            request, block = columns_of(event)
+            request = event.request if has_request else None
+            if type(request) is not str and request is not None:
+                request = _text(request)
+            block = _int64(event.block) if has_block else None
             return request, block, payload, payload, b""
 
         return encode
 
     def _special(self, plan: Plan) -> EncodeClass:
         """Of events with names, tables or floats."""
-        pack, values_of, columns_of = self._pack, plan.values, _columns(plan)
+        pack, values_of = self._pack, plan.values
         convert, replace = self._converters(plan), self._replacers(plan)
 
         def encode(event: Any, seq: int, rank: int) -> Any:
@@ -121,10 +124,9 @@ class Encoder:
                     if canon[index] is None:
                         floats.append((index, stored[index]))
             unknown = self._unknown(event.unknown, plan) if event.unknown else b""
-            request, block = columns_of(event)
             return (
-                request,
-                block,
+                None if plan.request is None or event.request is None else _text(event.request),
+                None if plan.block is None else _int64(event.block),
                 pack(_trimmed(stored)) + unknown,
                 pack(_trimmed(canon)) + unknown,
                 pack(floats) if floats else b"",
@@ -218,16 +220,10 @@ def _trimmed(values: Any) -> Any:
     return values[:end]
 
 
-def _columns(plan: Plan) -> Callable[[Any], tuple[str | None, int | None]]:
-    has_request, has_block = plan.request is not None, plan.block is not None
-
-    def columns(event: Any) -> tuple[str | None, int | None]:
-        request = event.request if has_request else None
-        if type(request) is not str and request is not None and not isinstance(request, str):
-            raise TypeError("the field request is not text")
-        return request, _int64(event.block) if has_block else None
-
-    return columns
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("the field request is not text")
+    return value
 
 
 def _plain(value: Any) -> Any:

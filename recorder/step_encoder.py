@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Table
 
 from . import schema
 from .digest import DigestChain, StepDigest
-from .encoder import UNFIT, Encoder
+from .encoder import UNFIT, EncodeClass, Encoder
 from .errors import BadEvent
-from .events import Envelope
+from .events import Envelope, Event
 from .postings import Posting, PostingWriter
 
 
@@ -24,6 +24,14 @@ class EncodedStep(NamedTuple):
     digest: StepDigest
 
 
+class _OfClass(NamedTuple):
+    """What becomes of the events of a class."""
+
+    kind: str
+    encode: EncodeClass
+    gather: Callable[[Any, int, int], None] | None
+
+
 class StepEncoder:
     """Encodes the steps of one trace in their order. What it gives must all be committed, and at
     once: later steps refer to earlier ones."""
@@ -32,6 +40,13 @@ class StepEncoder:
         self._encoder = Encoder()
         self._chain = DigestChain()
         self._postings = PostingWriter(self._encoder.names.ids_of)
+        self._of_class: dict[type[Event], _OfClass] = {}
+
+    def _class(self, cls: type[Event]) -> _OfClass:
+        gather = self._postings.of_class.get(cls)
+        known = _OfClass(cls.__name__, self._encoder.of_class(cls), gather)
+        self._of_class[cls] = known
+        return known
 
     @property
     def next_name(self) -> int:
@@ -49,16 +64,16 @@ class StepEncoder:
         heads: list[Any] = []
         payloads: list[bytes] = []
         floats: list[Any] = []
-        of_class, gather_from = self._encoder.of_class, self._postings.of_class
+        of_class = self._of_class
         for seq, own_step, t_ns, rank, event in envelopes:
             cls = type(event)
-            kind = cls.__name__
+            kind, encode, gather = of_class.get(cls) or self._class(cls)
             try:
-                request, block, payload, exact, own_floats = of_class(cls)(event, seq, rank)
+                request, block, payload, exact, own_floats = encode(event, seq, rank)
             except UNFIT as error:
                 raise BadEvent(kind, str(error)) from error
-            if cls in gather_from:
-                gather_from[cls](event, seq, rank)
+            if gather is not None:
+                gather(event, seq, rank)
             rows.append((seq, own_step, t_ns, rank, kind, request, block, payload))
             heads += (own_step, kind, request, block)
             payloads.append(exact)

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, NamedTuple
 
 from .arrays import WrongType, little_endian, pack_ints, unpack_ints
@@ -24,8 +24,8 @@ Bases = Callable[[int], Sequence[Row | None]]
 """seq of an InputsBuilt -> its rows, None for those that it doesn't hold in full."""
 
 _HOLE = -1
-_MOST_EVENTS = 1_000
-"""A base is at most so many changes old: what is stored in full again is found near by."""
+_MOST_EVENTS = 20_000
+"""A base is fewer events back than that: what is stored in full again is found near by."""
 
 
 class PackedTable(NamedTuple):
@@ -50,16 +50,10 @@ class _Written:
     tail: Row = ()
     spent: int = 0
     """Entries that its changes have taken."""
-    changes: int = 0
 
-    def go_on(self, row: Row) -> bool:
-        """Take in what the row is now; False where it is time to write it in full again."""
-        if row != self.last:
-            self.last, self.digest = row, row_digest(row)
-            self.holes, self.cut, self.tail = _change(self.base, row)
-        self.changes += 1
-        self.spent += len(self.tail)
-        return self.spent <= len(self.base) and self.changes <= _MOST_EVENTS
+    def change(self, row: Row) -> None:
+        self.last, self.digest = row, row_digest(row)
+        self.holes, self.cut, self.tail = _change(self.base, row)
 
 
 class TableEncoder:
@@ -86,15 +80,21 @@ class TableEncoder:
         if len(known) > 2 * len(rows) + 256:
             known.clear()
         written: list[_Written] = []
-        for index, row in enumerate(rows):
-            name = requests[index] if index < len(requests) else None
+        oldest = seq - _MOST_EVENTS
+        for index, (row, name) in enumerate(zip(rows, chain(requests, repeat(None)), strict=False)):
             before = None if name is None else known.get(name)
-            if before is None or before.base_seq == seq or not before.go_on(row):
-                digest = self._digest(row)
-                if name is not None and (before is None or before.base_seq != seq):
-                    known[name] = _Written(seq, index, row, row, digest)
-                before = _Written(seq, 0, row, row, digest, tail=row)
-            written.append(before)
+            if before is not None and oldest < before.base_seq < seq:
+                if row != before.last:
+                    before.change(row)
+                if before.tail:
+                    before.spent += len(before.tail)
+                if before.spent <= len(before.base):
+                    written.append(before)
+                    continue
+            digest = self._digest(row)
+            if name is not None and (before is None or before.base_seq < seq):
+                known[name] = _Written(seq, index, row, row, digest)
+            written.append(_Written(seq, 0, row, row, digest, tail=row))
         return PackedTable(_columns_of(seq, written), b"".join([w.digest for w in written]))
 
     def _digest(self, row: Row) -> bytes:
