@@ -157,8 +157,12 @@ def _names(redactor: Redactor, names: tuple[str | None, ...]) -> tuple[Scalar | 
     return tuple(None if name is None else redactor.name(name) for name in names)
 
 
-def _nothing(_: Redactor, value: Any) -> Any:
-    return () if isinstance(value, tuple) else None
+def _absent(_: Redactor, value: Any) -> None:
+    """For fields that needn't be there."""
+
+
+def _empty(_: Redactor, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    return ()
 
 
 def _kept(_: Redactor, value: Any) -> Any:
@@ -177,11 +181,11 @@ _HOW: Mapping[tuple[str, str], How] = {
     **{("requests", shape): _names for shape in ("names", "rows")},
     ("decision", "str"): values.decision_id,
     ("choice", "any"): _kept,  # what it may tell depends on `about`: see `redact`
-    ("pieces", "names"): _nothing,
-    ("passphrase", "str"): _nothing,
-    ("message", "str"): _nothing,
-    ("logprobs", "floats"): _nothing,
-    ("state", "str"): _nothing,
+    ("pieces", "names"): _empty,
+    ("passphrase", "str"): _absent,
+    ("message", "str"): _absent,
+    ("logprobs", "floats"): _absent,
+    ("state", "str"): _absent,  # see `replay.redacted_state`
     ("margins", "floats"): values.rough_all,
     **{(name, "float"): values.rough for name in ("foreign_mass", "entropy")},
     ("sampling", "map"): values.sampling,
@@ -217,7 +221,7 @@ def _how(cls: type[Event], spec: FieldSpec) -> How:
     if spec.words is not None:
         return _kept
     if cls is PiecesDefined and spec.name != "decision":
-        return _nothing  # the event stays, so that positions are those of the run in clear
+        return _empty  # the event stays, so that positions are those of the run in clear
     how = _HOW.get((spec.name, spec.shape))
     if how is None:
         raise TypeError(

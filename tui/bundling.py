@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import platform
+import shutil
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..recorder.events import RunStarted
 from ..recorder.reader import TraceReader
@@ -34,36 +35,37 @@ _WHAT_ELSE = {
 }
 
 
-def contents(trace: Path, problems: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """File name -> content, for a trace that may be handed over as it is. `problems` are those of
-    the file that it was made from."""
+def contents(trace: Path, problems: tuple[str, ...] = ()) -> dict[str, str | Path]:
+    """File name -> text, or the file itself, for a trace that may be handed over as it is.
+    `problems` are those of the file that it was made from."""
     with TraceReader(trace) as reader:
         header = reader.run
         report = io.StringIO()
         write_html(reader, report, TRACE, reader.problems)
-    files = {
-        TRACE: trace.read_bytes(),
+    return {
+        TRACE: trace,
         "check.json": _said(lambda: check(trace, format="json")),
         "info.json": _said(lambda: info(trace, format="json")),
         "report.html": report.getvalue(),
         "versions.json": json.dumps(_versions(), indent=2) + "\n",
         "README.txt": _readme(header, problems),
     }
-    return {name: _bytes(content) for name, content in files.items()}
 
 
-def write_zip(files: Mapping[str, bytes], path: Path) -> None:
+def write_zip(files: Mapping[str, str | Path], path: Path) -> None:
     """In the order of their names, and of no date."""
     with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.external_attr = 0o644 << 16
             entry.create_system = 3  # as on Unix, wherever it is made
-            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED, 9)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as target, _opened(files[name]) as file:
+                shutil.copyfileobj(file, target)
 
 
-def _bytes(content: str | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.encode()
+def _opened(content: str | Path) -> IO[bytes]:
+    return content.open("rb") if isinstance(content, Path) else io.BytesIO(content.encode())
 
 
 def _said(command: Callable[[], Any]) -> str:

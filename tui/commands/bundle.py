@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +69,7 @@ def bundle(
         problems = _copied(trace, written, what, redact_key, clear)
         _pack(written, packed)
         files = contents(packed, problems)
-    _write(files, output)
+        _write(files, output)
     say(f"{output}: {len(files)} files, {output.stat().st_size} bytes")
     return 0
 
@@ -101,7 +102,7 @@ def _pack(written: Path, packed: Path) -> None:
         connection.execute("VACUUM INTO ?", (str(packed),))
 
 
-def _write(files: dict[str, bytes], output: Path) -> None:
+def _write(files: Mapping[str, str | Path], output: Path) -> None:
     """Under its name only once it is whole."""
     part = output.with_name(f"{output.name}.part")
     try:
