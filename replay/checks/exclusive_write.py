@@ -138,6 +138,8 @@ class ExclusiveWrite(Rule):
             victim = other if other in holders else None
         elif len(holders) < 2 or _is_exempt(case, place):
             victim = None
+        elif case.has_dropped and any(name not in case.state.requests for name in holders):
+            victim = None  # whose fork a holder is, and of how many tokens, was dropped
         else:
             victim = next((name for name in holders if name != place.request), None)
         if victim is None or place.request not in holders:

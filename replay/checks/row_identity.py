@@ -269,6 +269,8 @@ class RowIdentity(Rule):
                 continue
             if any(_gives_logits_for(case, row, request, position) for row in found):
                 continue
+            if case.has_dropped and request not in case.state.requests:
+                continue  # whose further sample it is was dropped
             known = case.cause(
                 ("absent", request, envelope.step),
                 *(("row", row.group, row.request, envelope.step) for row in found),
