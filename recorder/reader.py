@@ -177,13 +177,9 @@ class TraceReader:
         if broken is None:
             return None
         # what comes later may depend on what was lost here
-        first_seq = broken.rows[0].seq if broken.rows else 0
-        for row in self._file.rows(_rows().where(events.c.seq >= first_seq)):
-            try:
-                envelope_of(stored_row(row), self._decoding)
-            except BadEvent as error:
-                self._file.fall_back(f"event {row.step}:{row.seq} is no event ({error})", row.seq)
-                break
+        unreadable = self._first_unreadable(broken.rows[0].seq if broken.rows else 0)
+        if unreadable is not None:
+            self._file.fall_back(*unreadable)
         return broken.step
 
     # --- events -----------------------------------------------------------------------------------
@@ -318,6 +314,15 @@ class TraceReader:
             return None if text is None else str(json.loads(text)["digest"])
         except (ValueError, KeyError, TypeError):
             return ""  # no digest is that
+
+    def _first_unreadable(self, start_seq: int) -> tuple[str, int] | None:
+        """What is wrong with the first event that can't be read, and its seq."""
+        for row in self._file.rows(_rows().where(events.c.seq >= start_seq)):
+            try:
+                envelope_of(stored_row(row), self._decoding)
+            except BadEvent as error:
+                return f"event {row.step}:{row.seq} is no event ({error})", row.seq
+        return None
 
     def _first_broken_step(self) -> _BrokenStep | None:
         chain, ring = self._decoding.chain(), self._ring_digest()
