@@ -143,6 +143,24 @@ def test_checks_that_fail_are_told_once_and_the_recording_goes_on(
     assert not [line for line in lines if line.startswith("checked while it ran")]
 
 
+def test_a_finding_freezes_a_ring_and_changes_no_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--model", "symbolic", "--fault", "key-no-parent", "--max-new-tokens", "400")
+    assert run(["record", *options, "--out", str(tmp_path / "whole.kvtrace")]) == 0
+    as_logged = capsys.readouterr().out
+    ring = tmp_path / "ring.kvtrace"
+    assert run(["record", *options, "--ring", "20steps", "--out", str(ring)]) == 0
+    told = capsys.readouterr()
+    assert told.out == as_logged
+    (root,) = check(events(tmp_path / "whole.kvtrace")).roots
+    assert f"(identity at {root.position}); the run went on" in told.err
+    kept = events(ring)
+    assert len(kept) < len(events(tmp_path / "whole.kvtrace"))
+    found = [(f.check, f.position, f.culprit_seq) for f in check(kept).findings]
+    assert (root.check, root.position, root.culprit_seq) in found
+
+
 # --- a run that isn't recorded --------------------------------------------------------------------
 
 POISSON = ("--poisson", "rate=40,count=12,prompt=40..60,output=4..8,prefix=32,shared=1")
