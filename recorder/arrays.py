@@ -42,8 +42,8 @@ _SHORTEST = 4
 """Shorter arrays are never runs."""
 _NUMBERS_PER_RUN = 4
 """Fewer on average, and an array is not kept as runs."""
-_MOST_NUMBERS = 1 << 28
-"""Longer runs are damage: they would fill the memory."""
+_MOST_NUMBERS = 1 << 22
+"""Longer arrays are not kept as runs: a damaged count would fill the memory."""
 
 
 class WrongType(Exception):
@@ -86,7 +86,7 @@ def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
     """
     numbers = values if isinstance(values, (tuple, list)) else tuple(values)
     count = len(numbers)
-    if count < _SHORTEST:
+    if count < _SHORTEST or count > _MOST_NUMBERS:
         return _plain(numbers)
     first, last = numbers[0], numbers[-1]
     if count < _LONG:

@@ -1,13 +1,14 @@
 """Finds the events that name a request, a block or a slot, through the lists of `postings`.
 
-A list may be missing: behind the last segment, after a kill, in a file of version 1. There the
-events are read through; so the answer is the same with and without lists.
+A list may be missing: behind the last segment, after a kill, in a file of version 1; or it may be
+damaged. Then the events are read through, so the answer is the same with and without lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
@@ -22,7 +23,7 @@ from .naming import (
     touches_block,
     writes_slot,
 )
-from .postings import SLOTS_PER_LIST, What, unpack_seqs
+from .postings import SLOTS_PER_LIST, unpack_seqs
 from .schema import events, names, postings
 
 Fetch = Callable[[Select[Any]], Iterable[Row[Any]]]
@@ -41,13 +42,13 @@ class Lookup:
 
     def of_request(self, request: str, start: int, stop: int) -> Iterator[Envelope]:
         """Events that name it, start <= seq < stop, in order."""
+
+        def names_it(envelope: Envelope) -> bool:
+            return names_request(envelope.event, request)
+
         seqs = self._own(events.c.request == request, start, stop)
-        covered = self._covered()
-        for number in self._ids_of(request):
-            seqs.update(self._listed("request", None, [number], start, stop))
-        found = self._events(sorted(seqs), lambda e: names_request(e.event, request))
-        tail = self._tail(covered, LISTS_OF_REQUESTS, start, stop)
-        return _in_order(found, (e for e in tail if names_request(e.event, request)))
+        wanted = [("request", 0, self._ids_of(request))]
+        return self._found(seqs, wanted, LISTS_OF_REQUESTS, names_it, start, stop)
 
     def touching_block(
         self, block: int, group: int, block_size: int, start: int, stop: int
@@ -58,13 +59,10 @@ class Lookup:
             return touches_block(envelope.event, block, group, block_size)
 
         seqs = self._own(events.c.block == block, start, stop)
-        covered = self._covered()
-        seqs.update(self._listed("block", group, [block], start, stop))
         first, last = block * block_size, (block + 1) * block_size - 1
         written = range(first // SLOTS_PER_LIST, last // SLOTS_PER_LIST + 1) if block_size else ()
-        seqs.update(self._listed("slots", group, written, start, stop))
-        tail = self._tail(covered, LISTS_OF_BLOCKS, start, stop)
-        return _in_order(self._events(sorted(seqs), touches), filter(touches, tail))
+        wanted = [("block", group, [block]), ("slots", group, written)]
+        return self._found(seqs, wanted, LISTS_OF_BLOCKS, touches, start, stop)
 
     def writes_of(
         self, slot: int, group: int, block_size: int, start: int, stop: int
@@ -74,25 +72,48 @@ class Lookup:
         def writes(envelope: Envelope) -> bool:
             return writes_slot(envelope.event, slot, group, block_size)
 
-        covered = self._covered()
-        seqs = set(self._listed("slots", group, [slot // SLOTS_PER_LIST], start, stop))
-        if block_size:
-            seqs.update(self._listed("block", group, [slot // block_size], start, stop))
-        tail = self._tail(covered, WRITES, start, stop)
-        return _in_order(self._events(sorted(seqs), writes), filter(writes, tail))
+        copied = [slot // block_size] if block_size else []
+        wanted = [("slots", group, [slot // SLOTS_PER_LIST]), ("block", group, copied)]
+        return self._found(set(), wanted, WRITES, writes, start, stop)
 
     def last_write(self, slot: int, group: int, block_size: int, stop: int) -> Envelope | None:
         """The last event before `stop` that writes a slot."""
-        tail = self._tail(self._covered(), WRITES, 0, stop, backwards=True)
-        lists = [self._listed_backwards("slots", group, slot // SLOTS_PER_LIST, stop)]
+        keys = [("slots", slot // SLOTS_PER_LIST)]
         if block_size:
-            lists.append(self._listed_backwards("block", group, slot // block_size, stop))
+            keys.append(("block", slot // block_size))
+        tail = self._tail(self._covered(), WRITES, 0, stop, backwards=True)
+        lists = [self._listed_backwards(what, group, key, stop) for what, key in keys]
         listed = (self._at(seq) for seq in merge(*lists, reverse=True))
-        for candidates in (tail, listed):
-            for envelope in candidates:
-                if envelope is not None and writes_slot(envelope.event, slot, group, block_size):
+        try:
+            for envelope in chain(tail, listed):
+                if envelope and writes_slot(envelope.event, slot, group, block_size):
                     return envelope
+        except WrongType:
+            return self._without_lists().last_write(slot, group, block_size, stop)
         return None
+
+    def _found(
+        self,
+        own: set[int],
+        wanted: Sequence[tuple[str, int, Sequence[int]]],
+        kinds: Sequence[str],
+        fits: Callable[[Envelope], bool],
+        start: int,
+        stop: int,
+    ) -> Iterator[Envelope]:
+        """Events of these seqs, of the lists wanted, and of kinds that are not yet listed."""
+        covered = self._covered()
+        seqs = set(own)
+        try:
+            for what, group, keys in wanted:
+                seqs.update(self._listed(what, group, keys, start, stop))
+        except WrongType:
+            return self._without_lists()._found(own, wanted, kinds, fits, start, stop)
+        tail = filter(fits, self._tail(covered, kinds, start, stop))
+        return _in_order(self._events(sorted(seqs), fits), tail)
+
+    def _without_lists(self) -> Lookup:
+        return Lookup(self._fetch, self._decode, has_lists=False)
 
     # --- lists ------------------------------------------------------------------------------------
 
@@ -111,15 +132,15 @@ class Lookup:
         return [row.id for row in self._fetch(select(names.c.id).where(names.c.name == request))]
 
     def _listed(
-        self, what: What, group: int | None, keys: Sequence[int], start: int, stop: int
+        self, what: str, group: int, keys: Sequence[int], start: int, stop: int
     ) -> Iterator[int]:
         if not self._has_lists:
             return
-        query = _lists_of(what, group or 0, postings.c.key.in_(keys), stop)
+        query = _lists_of(what, group, postings.c.key.in_(keys), stop)
         for row in self._fetch(query.where(postings.c.last_seq >= start)):
             yield from (seq for seq in _seqs(row) if start <= seq < stop)
 
-    def _listed_backwards(self, what: What, group: int, key: int, stop: int) -> Iterator[int]:
+    def _listed_backwards(self, what: str, group: int, key: int, stop: int) -> Iterator[int]:
         if not self._has_lists:
             return
         query = _lists_of(what, group, postings.c.key == key, stop)
@@ -164,10 +185,8 @@ def _lists_of(what: What, group: int, keys: ColumnElement[bool], stop: int) -> A
 
 
 def _seqs(row: Row[Any]) -> list[int]:
-    try:
-        return unpack_seqs(row.first_seq, row.seqs)
-    except WrongType:
-        return []
+    """Raises WrongType for a damaged list."""
+    return unpack_seqs(row.first_seq, row.seqs)
 
 
 def _in_order(listed: Iterator[Envelope], tail: Iterator[Envelope]) -> Iterator[Envelope]:
