@@ -177,7 +177,7 @@ class Lookup:
         return None
 
 
-def _lists_of(what: What, group: int, keys: ColumnElement[bool], stop: int) -> Any:
+def _lists_of(what: str, group: int, keys: ColumnElement[bool], stop: int) -> Any:
     lists = postings.c
     return select(lists.first_seq, lists.seqs).where(
         lists.what == what, lists.group == group, keys, lists.first_seq < stop
