@@ -59,8 +59,9 @@ _REASONS = re.compile(
     r"[A-Za-z0-9_-]{1,40}"
     r"|cut to a whole \w+|not aligned to a block|other (epoch|tenant|adapter)|never seen"
     r"|other extra key at \d+|first differing token at \d+"
+    r"|the run was ended by [a-z-]+ at \d+:\d+"
 )
-"""One word, or what our own engine says."""
+"""One word, or what our own engine and checks say."""
 
 _DECISION = re.compile(r"[a-z0-9_-]+(\+[a-z0-9]+)?(@[0-9]+)?:.+:[0-9]+:[0-9]+", re.DOTALL)
 

@@ -17,10 +17,14 @@ from ..recorder.events import (
     RequestAdded,
     RequestFinished,
     RunStarted,
+    SpanDropped,
     TokensSampled,
 )
 
 OUR_ENGINE = "kvrewind"
+
+OWN_ENDS = ("completed", "did-not-finish")
+"""`RunEnded.reason` where our engine came to an end by itself; any other came from outside."""
 
 IN_SAMPLING = ("ignore_eos", "temperature", "n", "top_k", "top_p", "pin", "retention")
 """Fields of a prompt that `RequestAdded.sampling` carries, where they aren't the default."""
@@ -59,6 +63,8 @@ class Recording:
     """Whether the trace spells its tokens (a redacted one says only where it would)."""
     ended_by: frozenset[int] = frozenset()
     """The last tokens of requests that came to their own end."""
+    has_gaps: bool = False
+    """Whether events were dropped: in a ring, or where the disk was too slow."""
 
     @classmethod
     def of(cls, envelopes: Iterable[Envelope]) -> Recording:
@@ -70,9 +76,11 @@ class Recording:
         sampled: dict[str, list[int]] = {}
         ended_by: set[int] = set()
         steps = 0
-        has_pieces = False
+        ranks: set[int] = set()
+        has_pieces = has_gaps = False
         for envelope in envelopes:
             steps = max(steps, envelope.step)
+            ranks.add(envelope.rank)
             match envelope.event:
                 case RunStarted() as event:
                     header = event
@@ -87,10 +95,17 @@ class Recording:
                 case TokensSampled() as event:
                     for request, token in zip(event.requests, event.tokens, strict=True):
                         sampled.setdefault(request, []).append(token)
+                case SpanDropped():
+                    has_gaps = True
                 case RequestFinished(request=request, reason="eos"):
                     ended_by.update(sampled.get(request, ())[-1:])
         if header is None:
             raise NotReexecutable("the trace has no RunStarted, so nothing can be re-executed.")
+        if len(ranks) > 1:
+            raise NotReexecutable(
+                f"the trace was merged from {len(ranks)} ranks, each a run of its own; "
+                "re-execute the trace of one of them."
+            )
         if header.engine != OUR_ENGINE:
             raise NotReexecutable(
                 f"the trace was written by {header.engine}, which kvrewind can't re-execute; "
@@ -113,6 +128,7 @@ class Recording:
             steps=steps,
             has_pieces=has_pieces,
             ended_by=frozenset(ended_by),
+            has_gaps=has_gaps,
         )
 
     def alone(self, request: str) -> Recording:

@@ -63,6 +63,12 @@ class RetoldModel:
                 "(--granularity paragraph): which tokens end one is not told, so the run can't be "
                 "re-executed; `kvrewind check` judges it as it stands."
             )
+        if recording.has_gaps:
+            raise NotReexecutable(
+                "the trace is redacted, and events are missing in it (a ring, or a dropped span): "
+                "what its requests said there is not known, so the run can't be re-executed; "
+                "`kvrewind check` judges it as it stands."
+            )
         self._recording = recording
 
     @property

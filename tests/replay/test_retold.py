@@ -13,7 +13,7 @@ from kvrewind.engine.config import EngineConfig
 from kvrewind.engine.faults.registry import FAULTS, policy_of, with_implied
 from kvrewind.engine.llm import SymbolicModel, make_engine
 from kvrewind.engine.workloads.default import default_workload
-from kvrewind.recorder.events import Envelope, PiecesDefined, RunStarted, TokensSampled
+from kvrewind.recorder.events import Envelope, PiecesDefined, RunStarted, SpanDropped, TokensSampled
 from kvrewind.recorder.keyed_hash import RedactionKey
 from kvrewind.recorder.memory import MemorySink
 from kvrewind.recorder.redaction import LABEL, RedactingSink, Redactor, is_redacted
@@ -147,6 +147,15 @@ def test_a_real_model_is_not_given_hashes() -> None:
 def test_paragraphs_are_not_known_under_redaction() -> None:
     recording = Recording.of(redacted(recorded(granularity="paragraph")))
     with pytest.raises(NotReexecutable, match="paragraph"):
+        model_of(recording)
+
+
+def test_what_was_said_in_a_gap_is_not_known_under_redaction() -> None:
+    hidden = redacted(recorded())
+    at = len(hidden) // 2
+    gap = SpanDropped(first_seq=at, count=1, why="slow")
+    recording = Recording.of([*hidden[:at], hidden[at]._replace(event=gap), *hidden[at + 1 :]])
+    with pytest.raises(NotReexecutable, match="events are missing"):
         model_of(recording)
 
 
