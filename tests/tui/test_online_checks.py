@@ -111,6 +111,8 @@ def test_raise_ends_the_run_after_the_step_and_the_trace_says_why(
         assert reader.complete
     assert run(["check", str(trace)]) == 1
     capsys.readouterr()
+    assert run(["replay", str(trace), "--verify"]) == 0
+    assert "as far as it was recorded" in capsys.readouterr().out
 
 
 def test_a_clean_run_is_not_ended(record: Callable[..., Recorded]) -> None:

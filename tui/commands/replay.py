@@ -11,13 +11,13 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from ...engine.llm import Model
-from ...recorder.events import Envelope, RequestAdded, TokensSampled
+from ...recorder.events import Envelope, RequestAdded, RunEnded, TokensSampled
 from ...recorder.jsonl import to_line
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import is_redacted
 from ...recorder.writer import TraceWriter
 from ...replay.check import check
-from ...replay.recording import NotReexecutable, Recording
+from ...replay.recording import OWN_ENDS, NotReexecutable, Recording
 from ...replay.reexecute import Divergence, Reexecutor, Rerun, first_divergence
 from ...replay.retold import model_of
 from ..console import out, say
@@ -109,7 +109,10 @@ def _save(rerun: Rerun, path: Path, force: bool) -> None:
 
 def _compare(recorded: list[Envelope], rerun: Rerun, *, bits: bool) -> int:
     """A trace that was cut short is compared as far as it goes."""
-    cut = not recorded or recorded[-1].kind != "RunEnded"
+    end = recorded[-1].event if recorded else None
+    cut = not isinstance(end, RunEnded) or end.reason not in OWN_ENDS
+    if isinstance(end, RunEnded) and cut:  # by a finding: no decision of the engine's
+        recorded = recorded[:-1]
     replayed = rerun.envelopes[: len(recorded)] if cut else rerun.envelopes
     divergence = first_divergence(recorded, replayed, bits=bits)
     if divergence is None:
