@@ -176,8 +176,13 @@ def test_a_trace_with_one_rank_in_clear_is_neither_taken_for_redacted_nor_half_w
                                            for e in second.envelopes())]  # fmt: skip
     with TraceWriter("both.kvtrace") as writer:
         writer.write_envelopes(envelopes)
+    capsys.readouterr()
+    assert run(["export", "both.kvtrace", "--out", "both.jsonl"]) == 0
+    assert "in clear" in capsys.readouterr().err
+    assert run(["export", str(redacted), "--out", "redacted.jsonl"]) == 0
+    assert "in clear" not in capsys.readouterr().err
+    assert not tells_tokens(Path("redacted.jsonl").read_bytes())
     for command in ("redact", "bundle"):
-        capsys.readouterr()
         assert run([command, "both.kvtrace", "--out", "out"]) == 2
         assert "a rank of it" in capsys.readouterr().err
         assert not Path("out").exists()

@@ -14,13 +14,13 @@ from ...recorder.errors import BadInput, BadOutput, OutputExists
 from ...recorder.events import RequestAdded
 from ...recorder.jsonl import write_jsonl
 from ...recorder.reader import TraceReader
-from ...recorder.redaction import is_redacted
 from ...recorder.stores.address import Place
 from ...replay.exports.html import write_html
 from ...replay.exports.parquet import write_parquet
 from ...replay.exports.perfetto import write_perfetto
 from ..console import say
 from ..options import Trace
+from ..redacting import is_all_redacted
 
 STANDARD = Path("-")
 
@@ -111,7 +111,7 @@ def _require_output(output: Path, trace: Place, force: bool, is_text: bool) -> N
 
 def _warn_of_clear_tokens(reader: TraceReader, format: ExportFormat) -> None:
     """Prompts are personal data; whoever hands a file on should know what is in it."""
-    if is_redacted(reader.run):
+    if is_all_redacted(reader):
         return
     if next(reader.find(kinds=[RequestAdded.__name__]), None) is not None:
         quoted = format in ("perfetto", "html")
