@@ -51,6 +51,11 @@ def say(text: str) -> None:
     err().print(text, markup=False, soft_wrap=True)
 
 
+def say_meanwhile(text: str) -> None:
+    """A remark while a progress bar may be drawn, from any thread: the bar makes room for it."""
+    print(harmless(text), file=sys.stderr)  # rich's own consoles write past the bar's stand-in
+
+
 def print_json(value: Any) -> None:
     """One JSON value and nothing else."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -14,7 +14,7 @@ from ..recorder.stores.address import Place
 from ..recorder.writer import Observer, TraceWriter
 from ..replay.online import OnlineChecks, PassphraseListener, TooManyFindings
 from ..replay.sightings import Sighting
-from .console import say
+from .console import say, say_meanwhile
 from .finding_log import FindingLog
 from .metrics import Address, Gauges, MetricsServer, RecorderUse
 
@@ -33,7 +33,7 @@ class Watch:
     def __init__(self, on_finding: OnFinding = "off", metrics: str | None = None) -> None:
         self._on_finding: OnFinding = on_finding
         self._gauges = None if metrics is None else Gauges()
-        self._log = FindingLog(say)
+        self._log = FindingLog(say_meanwhile)
         self._checks: OnlineChecks | None = None
         self._listener: PassphraseListener | None = None
         self._observed: ObservedSink | None = None
@@ -106,7 +106,7 @@ class Watch:
 
     def _begin(self) -> list[Observer]:
         observers: list[Observer] = []
-        self._log = FindingLog(say)
+        self._log = FindingLog(say_meanwhile)
         if self._on_finding != "off":
             self._checks = OnlineChecks(self._sighted, _checks_failed)
             observers.append(self._checks)
@@ -133,7 +133,7 @@ def _checks_failed(error: Exception) -> None:
         why = f"{error}; `kvrewind check` on the trace has the rest"
     else:
         why = f"{error!r}; run `kvrewind check` on the trace, and please report it"
-    say(f"the online checks stopped, the recording goes on: {why}")
+    say_meanwhile(f"the online checks stopped, the recording goes on: {why}")
 
 
 def _use_of(writer: TraceWriter) -> RecorderUse:
