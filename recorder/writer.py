@@ -16,8 +16,9 @@ from typing import NamedTuple, Self
 
 from . import schema
 from .digest import StepDigest
+from .ends import Ends
 from .errors import BadInput, RecordingFailed
-from .events import Envelope, Event, RunEnded, SpanDropped
+from .events import Envelope, Event, SpanDropped
 from .handover import QUEUE_EVENTS, ClosedStep, Handover, WhenFull
 from .ring import Ring
 from .step_encoder import StepEncoder, rows_of
@@ -107,7 +108,7 @@ class TraceWriter:
         self._encoder = StepEncoder()
         self._last: StepDigest | None = None
         self._committed_events = 0
-        self._saw_end = False
+        self._ends = Ends()
         self._thread = threading.Thread(target=self._record, name="kvrewind-writer", daemon=True)
         self._thread.start()
 
@@ -296,7 +297,8 @@ class TraceWriter:
         self._last = encoded[-1].digest
         self._committed_events += sum(len(step.events) for step in encoded)
         self.steps += len(encoded)
-        self._saw_end = self._saw_end or any(_has_end(step) for step in batch)
+        for step in batch:
+            self._ends.see(step.envelopes)
 
     def _observe(self, batch: list[ClosedStep]) -> None:
         for step in batch:
@@ -309,7 +311,7 @@ class TraceWriter:
 
     def _finish(self) -> None:
         self._store.add(schema.postings, [tuple(row) for row in self._encoder.finish()])
-        if self._saw_end and self._last is not None:
+        if self._ends.is_complete and self._last is not None:
             end = {
                 "events": self._ring.events_in_store if self._ring else self._committed_events,
                 "last_seq": self._last.last_seq,
@@ -320,7 +322,3 @@ class TraceWriter:
             self._store.add(schema.header, [("complete", json.dumps(end))])
         self._store.commit()
         self._store.finish()
-
-
-def _has_end(step: ClosedStep) -> bool:
-    return any(type(envelope.event) is RunEnded for envelope in step.envelopes)

@@ -46,6 +46,7 @@ def build_app() -> App:
         faults,
         files,
         info,
+        merge,
         open,
         perplexity,
         record,
@@ -71,6 +72,7 @@ def build_app() -> App:
     app.command(bundle.bundle)
     app.command(info.info)
     app.command(runs.runs)
+    app.command(merge.merge)
     app.command(tail.tail)
     app.command(perplexity.perplexity)
     app.command(simulate.simulate)
