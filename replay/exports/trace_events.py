@@ -54,7 +54,7 @@ class TraceEvents:
 
     def counter(self, pid: int, name: str, ts: float, values: Mapping[str, float]) -> None:
         """Numbers that are stacked on each other."""
-        self._write(ph="C", name=name, pid=pid, tid=0, ts=ts, args=values)
+        self._write(ph="C", cat="count", name=name, pid=pid, tid=0, ts=ts, args=values)
 
     def arrow_from(self, track: Track, name: str, number: int, ts: float) -> None:
         """An arrow out of the slice that `track` has at `ts`; its end has the same number."""

@@ -9,7 +9,7 @@ Records = list[dict[str, Any]]
 FIELDS = {
     "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
     "i": {"name", "cat", "ph", "ts", "pid", "tid", "s", "args"},
-    "C": {"name", "ph", "ts", "pid", "tid", "args"},
+    "C": {"name", "cat", "ph", "ts", "pid", "tid", "args"},
     "M": {"name", "ph", "pid", "tid", "args"},
     "b": {"name", "cat", "ph", "ts", "pid", "tid", "id", "args"},
     "e": {"name", "cat", "ph", "ts", "pid", "tid", "id", "args"},
