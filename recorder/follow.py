@@ -23,7 +23,7 @@ End = Literal["ended", "abandoned", "silent", "damaged", "removed", "replaced"]
 for as long as somebody was ready to wait; what comes next can't be trusted (`Follower.problem` says
 why); the file has no name any more; another file has it."""
 
-LOOK_EVERY_S = 0.2
+LOOK_EVERY_S = 0.15
 
 GONE_AFTER_S = 1.0
 """For how long there must be no writer: one that has just begun has no claim yet."""

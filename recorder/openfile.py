@@ -63,7 +63,7 @@ class OpenTrace:
         try:
             with self._engine.connect() as connection:
                 yield from connection.execution_options(yield_per=at_a_time).execute(query)
-        except DatabaseError as error:
+        except (DatabaseError, UnicodeDecodeError) as error:
             raise _unreadable(self.path, error) from error
         except (OverflowError, UnicodeEncodeError):
             return
@@ -93,6 +93,9 @@ class OpenTrace:
             if not _is_damage(error):
                 return self._opened_copy()
             return self._salvaged("the file is damaged")
+        except UnicodeDecodeError:  # a damaged schema, which SQLite quotes in its message
+            engine.dispose()
+            return self._salvaged("the file is damaged")
 
     def _opened_copy(self) -> Engine:
         """What a killed writer left beside the file can't be used where nothing can be written."""
@@ -102,7 +105,7 @@ class OpenTrace:
             engine = _engine(lambda: sqlite3.connect(copy, check_same_thread=False))
             _probe(engine, self.format)
             return engine
-        except (DatabaseError, OSError) as error:
+        except (DatabaseError, OSError, UnicodeDecodeError) as error:
             raise _unreadable(self.path, error) from error
 
     def _salvaged(self, what: str, before: int | None = None) -> Engine:
@@ -213,9 +216,12 @@ def _probe(engine: Engine, version: int) -> None:
             connection.execute(table.select().limit(1)).all()
 
 
+_SIGNS_OF_DAMAGE = ("malformed", "not a database", "no such table", "no such column", "corrupt")
+
+
 def _is_damage(error: DatabaseError) -> bool:
     text = str(error.orig)
-    return any(word in text for word in ("malformed", "not a database", "no such table", "corrupt"))
+    return any(word in text for word in _SIGNS_OF_DAMAGE)
 
 
 def _is_locked(error: DatabaseError) -> bool:

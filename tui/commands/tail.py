@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -99,12 +100,14 @@ def tail(
     watch = Watch() if check else None
     follower = Follower(trace, 0 if check else start, idle_s=idle)
     end = _follow(follower, start, output, watch)
-    said = _END[end].format(trace=trace, step=output.last_step or 0, idle=idle)
-    say(f"{said} ({follower.problem})" if follower.problem else said)
+    say(_END[end].format(trace=trace, step=output.last_step or 0, idle=idle))
+    problems = _problems(follower, end)
+    for problem in problems:
+        say(f"{trace}: {problem}")
     if watch is not None and watch.findings:
-        say(f"{counted(watch.findings, 'finding')}; next: kvrewind check {trace}")
+        say(f"{counted(watch.findings, 'finding')}; next: {_command('check', trace)}")
         return 1
-    return 0 if end == "ended" else INCOMPLETE
+    return 0 if end == "ended" and not problems else INCOMPLETE
 
 
 _END: dict[End, str] = {
@@ -116,6 +119,20 @@ _END: dict[End, str] = {
     "removed": "{trace} was removed while it was followed; it went up to step {step}",
     "replaced": "{trace} was replaced by another file while it was followed, after step {step}",
 }
+
+
+def _problems(follower: Follower, end: End) -> list[str]:
+    """What is wrong with the recording as a whole, which step by step nobody sees."""
+    if end == "damaged":
+        return [follower.problem] if follower.problem else []
+    if end != "ended":
+        return []
+    with TraceReader(follower.path) as reader:
+        return reader.problems
+
+
+def _command(name: str, trace: Place) -> str:
+    return shlex.join(["kvrewind", name, str(trace)])
 
 
 def _refuse_bad_numbers(last: int | None, idle: float | None) -> None:
@@ -180,4 +197,7 @@ def _follow(follower: Follower, start: int, output: Output, watch: Watch | None)
 def _tell_gap(expected: int | None, first: Envelope) -> None:
     """A ring may overtake whoever follows it."""
     if expected is not None and first.seq > expected and not isinstance(first.event, SpanDropped):
-        say(f"events {expected} to {first.seq - 1} were dropped before they could be read")
+        say(
+            f"there are no events {expected} to {first.seq - 1}: lost, or dropped by a ring before "
+            "they could be read"
+        )
