@@ -51,6 +51,11 @@ class Watch:
         if self._server is not None:
             self._server.close()
 
+    @property
+    def is_in_writer(self) -> bool:
+        """Whether the checks take their time in the writer's thread."""
+        return self._on_finding in ("log", "freeze")
+
     def recording(self, writer: TraceWriter, *, has_ring: bool = False) -> Sink:
         """Where the events of a run go that `writer` records."""
         observers = self._begin()

@@ -179,7 +179,7 @@ def record(
     failures = _failures(recorded.engine)
     for why, names in failures.items():
         say(f"failed: {', '.join(names)}: {why}")
-    _print_summary(recorded)
+    _print_summary(recorded, "recording and checking" if watch.is_in_writer else "recording")
     return 1 if failures or recorded.was_ended else 0
 
 
@@ -331,12 +331,12 @@ def _failures(engine: Engine) -> dict[str, list[str]]:
     return failures
 
 
-def _print_summary(recorded: Recorded) -> None:
+def _print_summary(recorded: Recorded, what: str) -> None:
     engine = recorded.engine
     tokens = sum(request.num_sampled for request in engine.requests.values())
     say(
         f"{recorded.path}: {engine.step_number} steps, {recorded.events} events, "
         f"{len(engine.requests)} requests, {tokens} tokens in {recorded.seconds:.2f} s; "
-        f"recording took {100 * recorded.recording_share:.1f} % of it"
+        f"{what} took {100 * recorded.recording_share:.1f} % of it"
     )
     say(f"next: {shlex.join(['kvrewind', 'check', str(recorded.path)])}")
