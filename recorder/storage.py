@@ -47,11 +47,12 @@ def storage_of(place: OpenPlace) -> Storage:
 
 
 def _sizes(place: OpenPlace) -> TableSizes | None:
-    if not isinstance(place.path, RunAddress):  # whose tables hold other runs too
-        try:
-            return _measured(place)
-        except UnreadableTrace:  # no dbstat, or damage in a table that isn't needed
-            pass
+    if isinstance(place.path, RunAddress):  # whose tables hold other runs too
+        return TableSizes(place.size, None, None, is_measured=False)
+    try:
+        return _measured(place)
+    except UnreadableTrace:  # no dbstat, or damage in a table that isn't needed
+        pass
     try:
         return _estimated(place)
     except UnreadableTrace:

@@ -216,3 +216,13 @@ def test_a_header_that_somebody_wrote_over_is_no_obstacle(
     told = facts(path)
     assert told["frozen"] == {"reason": "by hand", "position": None}
     assert told["writer"] is None
+
+
+def test_of_a_run_in_a_database_the_events_are_counted(facts, words, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'fleet.db'}?run=one"
+    assert run(["record", "--model", "symbolic", "--store", url]) == 0
+    told = facts(url)  # type: ignore[arg-type]
+    assert told["sizes"]["events"] == told["bytes"] > 1000
+    assert (told["sizes"]["indexes"], told["being_written"]) == (None, None)
+    assert told["check"]["verdict"] == "clean"
+    assert "a generated token)" in words(url)  # type: ignore[arg-type]
