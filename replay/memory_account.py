@@ -57,6 +57,8 @@ class MemoryAccount:
     """`see` every event of a run in order, then ask for the `report`."""
 
     def __init__(self) -> None:
+        self._rank: int | None = None
+        self._others: set[int] = set()
         self._state = State()
         self._header: RunStarted | None = None
         self._footprint = Footprint.unknown_to_all()
@@ -80,7 +82,12 @@ class MemoryAccount:
         self._seen: set[type[Event]] = set()
 
     def see(self, envelope: Envelope) -> None:
-        """Count one event."""
+        """Count one event. Of several ranks, with a cache each, only the first one's count."""
+        if self._rank is None:
+            self._rank = envelope.rank
+        if envelope.rank != self._rank:
+            self._others.add(envelope.rank)
+            return
         kind = type(envelope.event)
         self._seen.add(kind)
         transition = _TRANSITIONS.get(kind)
@@ -100,7 +107,12 @@ class MemoryAccount:
             strangers=len(self._strangers),
             seen=frozenset(self._seen),
         )
-        return report_of(run, ask)
+        memory = report_of(run, ask)
+        if not self._others:
+            return memory
+        others = ", ".join(map(str, sorted(self._others)))
+        told = f"what the caches of rank {others} took: this is the account of rank {self._rank}"
+        return replace(memory, missing=(*memory.missing, told))
 
     # --- the run and its requests -----------------------------------------------------------------
 
