@@ -134,15 +134,16 @@ class Accountant:
         """What a row with drafts gives; the request's count goes back behind those rejected."""
         request = row.request
         verified = verify(row, chosen, self._eos)
-        self._journal.emit_for(
-            step,
-            DraftVerified(
-                request=request.name,
-                proposed=row.drafts,
-                first=row.computed + 1,
-                accepted=verified.accepted,
-            ),
-        )
+        if self._journal.listening:
+            self._journal.emit_for(
+                step,
+                DraftVerified(
+                    request=request.name,
+                    proposed=row.drafts,
+                    first=row.computed + 1,
+                    accepted=verified.accepted,
+                ),
+            )
         id = self._journal.id("rollback", request, row.decision_index)
         request.computed = self._journal.decide(
             Rollback(id, row.computed, row.drafts, verified.accepted)

@@ -161,15 +161,16 @@ class Admitter:
     def _take_hits(self, request: Request, lookup: Lookup) -> None:
         if not lookup.asked:
             return
-        self._journal.emit(
-            PrefixLookedUp(
-                request=request.name,
-                keys=lookup.keys,
-                blocks=tuple(mapped.hit.block for mapped in lookup.found),
-                hit_tokens=lookup.blocks * self._config.block_size,
-                missed_because=self._lookup.why_missed(request, lookup),
+        if self._journal.listening:
+            self._journal.emit(
+                PrefixLookedUp(
+                    request=request.name,
+                    keys=lookup.keys,
+                    blocks=tuple(mapped.hit.block for mapped in lookup.found),
+                    hit_tokens=lookup.blocks * self._config.block_size,
+                    missed_because=self._lookup.why_missed(request, lookup),
+                )
             )
-        )
         for pool, mapped_blocks in zip(self._pools, lookup.mapped, strict=True):
             for mapped in mapped_blocks:
                 self._journal.carry_out(mapped.question, mapped.hit)

@@ -44,4 +44,7 @@ class BlockDigests:
 
     def _take(self, group: int, block: int, at: Literal["register", "share", "sweep"]) -> None:
         digest = self._memory.digest(block, group)
-        self._journal.emit(BlockDigested(block=block, digest=digest, at=at, group=group or None))
+        if self._journal.listening:
+            self._journal.emit(
+                BlockDigested(block=block, digest=digest, at=at, group=group or None)
+            )

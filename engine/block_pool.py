@@ -269,15 +269,16 @@ class BlockPool:
         block.holders = [(request.name, index)]
         block.entry, block.rank = None, LOWEST
         self.table(request).put(index, block.block_id)
-        self._emit(
-            BlockAllocated(
-                block=block.block_id,
-                request=request.name,
-                index=index,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockAllocated(
+                    block=block.block_id,
+                    request=request.name,
+                    index=index,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _share(
         self, block: Block, request: Request, index: int, count: int, key: str | None, decision: str
@@ -289,17 +290,18 @@ class BlockPool:
         if count == 1:
             self._free.remove(block.block_id)
         self.table(request).put(index, block.block_id)
-        self._emit(
-            BlockShared(
-                block=block.block_id,
-                request=request.name,
-                index=index,
-                ref_count=count,
-                key=key,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockShared(
+                    block=block.block_id,
+                    request=request.name,
+                    index=index,
+                    ref_count=count,
+                    key=key,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _release(
         self,
@@ -316,77 +318,85 @@ class BlockPool:
             self.table(request).put(index, kept)
         elif self.table(request)[index] == block.block_id:  # not so after a copy took its place
             self.table(request).drop(index)
-        self._emit(
-            BlockReleased(
-                block=block.block_id,
-                request=request.name,
-                index=index,
-                ref_count=count,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockReleased(
+                    block=block.block_id,
+                    request=request.name,
+                    index=index,
+                    ref_count=count,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _free_block(self, block: Block, decision: str) -> None:
         self._free.append(block.block_id, block.rank)
-        self._emit(
-            BlockFreed(
-                block=block.block_id,
-                cached=block.entry is not None,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockFreed(
+                    block=block.block_id,
+                    cached=block.entry is not None,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _register(self, block: Block, entry: Entry, request: Request, decision: str) -> None:
         self.cache.add(entry)
         block.entry, block.rank = entry, _rank_given_by(request)
         parent, extra_keys = entry.content.parent, entry.content.extra_keys
-        self._emit(
-            BlockRegistered(
-                block=block.block_id,
-                key=entry.key,
-                request=request.name,
-                parent_key=parent.key if parent else None,
-                tokens=entry.content.tokens,
-                extra_keys=[list(key) for key in extra_keys] or None,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockRegistered(
+                    block=block.block_id,
+                    key=entry.key,
+                    request=request.name,
+                    parent_key=parent.key if parent else None,
+                    tokens=entry.content.tokens,
+                    extra_keys=[list(key) for key in extra_keys] or None,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _unregister(
         self, block: Block, entry: Entry, reason: Literal["evicted", "reset"], decision: str
     ) -> None:
         self.cache.remove(entry, reason)
         block.entry, block.rank = None, LOWEST
-        self._emit(
-            BlockUnregistered(
-                block=block.block_id,
-                key=entry.key,
-                reason=reason,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockUnregistered(
+                    block=block.block_id,
+                    key=entry.key,
+                    reason=reason,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _copy(self, copy: BlockCopy, decision: str) -> None:
         self._moves.append(copy)
-        self._emit(
-            BlockCopied(
-                source=copy.source,
-                destination=copy.destination,
-                slots=copy.slots,
-                group=self._named_group,
-                decision=decision,
+        if self._journal.listening:
+            self._emit(
+                BlockCopied(
+                    source=copy.source,
+                    destination=copy.destination,
+                    slots=copy.slots,
+                    group=self._named_group,
+                    decision=decision,
+                )
             )
-        )
 
     def _scrub(self, block: Block, how: ScrubHow, decision: str) -> None:
         self._moves.append(BlockScrub(block.block_id, how, self.group))
-        self._emit(
-            BlockScrubbed(block=block.block_id, how=how, group=self._named_group, decision=decision)
-        )
+        if self._journal.listening:
+            self._emit(
+                BlockScrubbed(
+                    block=block.block_id, how=how, group=self._named_group, decision=decision
+                )
+            )
 
     def _id(self, kind: str, request: Request, index: int, occasion: str = "") -> DecisionId:
         return self._journal.id(kind, request, index, self.group, occasion)

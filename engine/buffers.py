@@ -140,15 +140,16 @@ class DecodeBuffers:
         assert inputs.buffer is not None, "only staged steps are replayed"
         id = self._journal.id("replay", row.request, row.decision_index)
         replayed: BufferUse = self._journal.decide(Replay(id, inputs.buffer))
-        self._journal.emit(
-            GraphReplayed(
-                buffer=replayed.buffer,
-                stamp=replayed.stamp,
-                stride=replayed.stride,
-                rows=list(inputs.requests),
-                decision=str(id),
+        if self._journal.listening:
+            self._journal.emit(
+                GraphReplayed(
+                    buffer=replayed.buffer,
+                    stamp=replayed.stamp,
+                    stride=replayed.stride,
+                    rows=list(inputs.requests),
+                    decision=str(id),
+                )
             )
-        )
         if replayed == inputs.buffer:
             return inputs
         return self._buffers[replayed.buffer].read(inputs, replayed)

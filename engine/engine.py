@@ -102,7 +102,8 @@ class Engine:
         self._clock = clock
         self._idle = 0
         """Steps in a row in which nothing could run."""
-        self.journal.emit(header or run_header(config, runner))
+        if self.journal.listening:
+            self.journal.emit(header or run_header(config, runner))
 
     @property
     def step_number(self) -> int:
@@ -151,7 +152,8 @@ class Engine:
 
     def end(self) -> None:
         """Nothing comes any more."""
-        self.journal.emit(RunEnded(reason="completed"))
+        if self.journal.listening:
+            self.journal.emit(RunEnded(reason="completed"))
 
     def _skip_idle_steps(self) -> None:
         """With nobody at work, the next step that does anything is the next arrival's."""
@@ -160,7 +162,8 @@ class Engine:
         self.journal.step = self._arrivals.idle_until_next(self.journal.step)
 
     def _give_up(self, why: str) -> NoReturn:
-        self.journal.emit(RunEnded(reason="did-not-finish"))
+        if self.journal.listening:
+            self.journal.emit(RunEnded(reason="did-not-finish"))
         raise DidNotFinish(self.step_number, why)
 
     @property
@@ -250,27 +253,29 @@ class Engine:
     def _added(self, prompt: Prompt, parent: str | None) -> Request:
         request = Request.of(prompt, arrival=len(self.requests), groups=len(self.pools))
         self.requests[prompt.request] = request
-        self.journal.emit(
-            RequestAdded(
-                request=prompt.request,
-                prompt_tokens=prompt.prompt_tokens,
-                max_new_tokens=prompt.max_new_tokens,
-                tenant=prompt.tenant,
-                session=prompt.session,
-                adapter=prompt.adapter,
-                priority=prompt.priority or None,
-                parent=parent,
-                external_id=prompt.external_id,
-                extra_keys=[list(pair) for pair in prompt.extra_keys] or None,
-                sampling=prompt.sampling,
-                passphrase=prompt.passphrase,
+        if self.journal.listening:
+            self.journal.emit(
+                RequestAdded(
+                    request=prompt.request,
+                    prompt_tokens=prompt.prompt_tokens,
+                    max_new_tokens=prompt.max_new_tokens,
+                    tenant=prompt.tenant,
+                    session=prompt.session,
+                    adapter=prompt.adapter,
+                    priority=prompt.priority or None,
+                    parent=parent,
+                    external_id=prompt.external_id,
+                    extra_keys=[list(pair) for pair in prompt.extra_keys] or None,
+                    sampling=prompt.sampling,
+                    passphrase=prompt.passphrase,
+                )
             )
-        )
         self.runner.begin(request)
         return request
 
     def _abort(self, name: str) -> None:
-        self.journal.emit(AbortRequested(request=name))
+        if self.journal.listening:
+            self.journal.emit(AbortRequested(request=name))
         request = self.requests[name]
         if request.status is not Status.FINISHED:
             self._accountant.finish(request, "aborted")

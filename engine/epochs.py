@@ -70,6 +70,7 @@ class Epochs:
             self._weights = change.epoch
         elif change.what == "adapter" and change.adapter is not None:
             self._adapters[change.adapter] = change.epoch
-        self._journal.emit(
-            EpochChanged(epoch=change.epoch, what=change.what, adapter=change.adapter)
-        )
+        if self._journal.listening:
+            self._journal.emit(
+                EpochChanged(epoch=change.epoch, what=change.what, adapter=change.adapter)
+            )

@@ -278,15 +278,16 @@ class HostTier:
 
     def _digest(self, transfer: Transfer) -> None:
         for block in transfer.blocks:
-            self._journal.emit(
-                BlockDigested(
-                    block=block,
-                    digest=self._blocks.digest(block, transfer.group),
-                    at=transfer.direction,
-                    transfer=transfer.name,
-                    group=transfer.group or None,
+            if self._journal.listening:
+                self._journal.emit(
+                    BlockDigested(
+                        block=block,
+                        digest=self._blocks.digest(block, transfer.group),
+                        at=transfer.direction,
+                        transfer=transfer.name,
+                        group=transfer.group or None,
+                    )
                 )
-            )
 
     def finish_due(self) -> None:
         """What ends with the step before this one: its data moves, and it is over.
@@ -331,7 +332,8 @@ class HostTier:
         request = transfer.request
         assert request is not None, "a load is some request's"
         self._blocks.load(transfer.host_blocks, transfer.blocks, transfer.group)
-        self._journal.emit(self._written(transfer, request))
+        if self._journal.listening:
+            self._journal.emit(self._written(transfer, request))
         self._digest(transfer)
         self._finish(transfer)
         if request.status is Status.FINISHED:
@@ -361,18 +363,20 @@ class HostTier:
 
     def _start(self, transfer: Transfer) -> None:
         self._open.append(transfer)
-        self._journal.emit(
-            TransferStarted(
-                transfer=transfer.name,
-                direction=transfer.direction,
-                blocks=transfer.blocks,
-                keys=tuple(content.key for content in transfer.contents),
-                host_blocks=transfer.host_blocks,
-                request=transfer.request.name if transfer.request else None,
-                group=transfer.group or None,
+        if self._journal.listening:
+            self._journal.emit(
+                TransferStarted(
+                    transfer=transfer.name,
+                    direction=transfer.direction,
+                    blocks=transfer.blocks,
+                    keys=tuple(content.key for content in transfer.contents),
+                    host_blocks=transfer.host_blocks,
+                    request=transfer.request.name if transfer.request else None,
+                    group=transfer.group or None,
+                )
             )
-        )
 
     def _finish(self, transfer: Transfer, status: Literal["ok", "cancelled"] = "ok") -> None:
         self._open.remove(transfer)
-        self._journal.emit(TransferFinished(transfer=transfer.name, status=status))
+        if self._journal.listening:
+            self._journal.emit(TransferFinished(transfer=transfer.name, status=status))

@@ -24,4 +24,5 @@ class Pieces:
         if new:
             self._defined.update(new)
             pieces = tuple(self._spell(token) for token in new)
-            self._journal.emit(PiecesDefined(tokens=tuple(new), pieces=pieces))
+            if self._journal.listening:
+                self._journal.emit(PiecesDefined(tokens=tuple(new), pieces=pieces))

@@ -56,16 +56,20 @@ class Queues:
         child.status = Status.RUNNING
         child.admissions += 1
         child.computed = child.prefill_until = tokens
-        self._journal.emit(
-            RequestForked(request=child.name, parent=parent.name, tokens=tokens, decision=decision)
-        )
+        if self._journal.listening:
+            self._journal.emit(
+                RequestForked(
+                    request=child.name, parent=parent.name, tokens=tokens, decision=decision
+                )
+            )
 
     def preempt(self, request: Request, reason: str) -> None:
         self.running.remove(request)
         self.add(request)
         request.status = Status.PREEMPTED
         request.computed = 0
-        self._journal.emit(RequestPreempted(request=request.name, reason=reason))
+        if self._journal.listening:
+            self._journal.emit(RequestPreempted(request=request.name, reason=reason))
 
     def finish(self, request: Request, reason: FinishReason, message: str | None) -> None:
         if request in self.running:
@@ -74,7 +78,10 @@ class Queues:
             self.waiting.remove(request)
         request.status = Status.FINISHED
         request.finish_reason = reason
-        self._journal.emit(RequestFinished(request=request.name, reason=reason, message=message))
+        if self._journal.listening:
+            self._journal.emit(
+                RequestFinished(request=request.name, reason=reason, message=message)
+            )
 
 
 def _turn(request: Request) -> tuple[int, int]:
