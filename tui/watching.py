@@ -34,6 +34,7 @@ class Watch:
         self._on_finding: OnFinding = on_finding
         self._gauges = None if metrics is None else Gauges()
         self._log = FindingLog(say_meanwhile)
+        self._writer: TraceWriter | None = None
         self._checks: OnlineChecks | None = None
         self._listener: PassphraseListener | None = None
         self._observed: ObservedSink | None = None
@@ -58,6 +59,7 @@ class Watch:
 
     def recording(self, writer: TraceWriter, *, has_ring: bool = False) -> Sink:
         """Where the events of a run go that `writer` records."""
+        self._writer = writer
         observers = self._begin()
         if self._gauges is not None:
             self._gauges.recorder = lambda: _use_of(writer)
@@ -98,7 +100,10 @@ class Watch:
     def finish(self) -> None:
         """Tell what came of the run, once all of it was recorded."""
         self._show_the_rest()
-        if self._checks is None:
+        failures = () if self._writer is None else self._writer.observer_failures
+        for error in failures:
+            say(f"what looked on at the recording failed, and saw no more of it: {error!r}")
+        if self._checks is None or failures:
             return
         if self._checks.failure is None or isinstance(self._checks.failure, TooManyFindings):
             self._log.ended(self._checks.report())

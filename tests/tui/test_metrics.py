@@ -17,6 +17,7 @@ from kvrewind.engine.workloads.default import default_workload
 from kvrewind.recorder.errors import BadInput
 from kvrewind.recorder.writer import TraceWriter
 from kvrewind.replay.checks import CHECKS
+from kvrewind.replay.run_tally import RunTally
 from kvrewind.tui.cli import run
 from kvrewind.tui.metrics import Address
 from kvrewind.tui.watching import OnFinding, Watch
@@ -206,3 +207,16 @@ def test_a_missing_package_is_named_with_what_installs_it(
 def test_a_host_that_is_nobodys_is_refused() -> None:
     with pytest.raises(BadInput, match=r"can't serve at 203\.0\.113\.9:0"):
         Watch("off", "203.0.113.9:0")
+
+
+def test_gauges_that_fail_are_told_and_the_recording_goes_on(
+    record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: RunTally, envelopes: object) -> None:
+        raise LookupError("no such gauge")
+
+    monkeypatch.setattr(RunTally, "__call__", failing)
+    status, told = record("0")
+    assert status == 0
+    assert told.count("LookupError('no such gauge')") == 1
+    assert "saw no more of it" in told
