@@ -6,10 +6,10 @@ damaged. Then the events are read through, so the answer is the same with and wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, Select, func, select
 
@@ -29,7 +29,23 @@ from .schema import events, names, postings
 Fetch = Callable[[Select[Any]], Iterable[Row[Any]]]
 Decode = Callable[[Row[Any]], Envelope]
 
+Kinds = Collection[str] | None
+"""Kinds of events that are asked for; None for all."""
+
 _AT_ONCE = 500
+_FEW = 8
+
+
+class _Asked(NamedTuple):
+    kinds: Kinds
+    have_lists: Sequence[str]
+    """Kinds that lists are made of: these must be read through where there is no list."""
+    fits: Callable[[Envelope], bool]
+    start: int
+    stop: int
+
+    def unlisted(self) -> list[str]:
+        return [kind for kind in self.have_lists if self.kinds is None or kind in self.kinds]
 
 
 class Lookup:
@@ -40,29 +56,31 @@ class Lookup:
         self._decode = decode
         self._has_lists = has_lists
 
-    def of_request(self, request: str, start: int, stop: int) -> Iterator[Envelope]:
-        """Events that name it, start <= seq < stop, in order."""
+    def of_request(self, request: str, kinds: Kinds, start: int, stop: int) -> Iterator[Envelope]:
+        """Events of these kinds that name it, start <= seq < stop, in order."""
 
         def names_it(envelope: Envelope) -> bool:
             return names_request(envelope.event, request)
 
-        seqs = self._own(events.c.request == request, start, stop)
+        own = self._own(events.c.request == request, start, stop)
         wanted = [("request", 0, self._ids_of(request))]
-        return self._found(seqs, wanted, LISTS_OF_REQUESTS, names_it, start, stop)
+        asked = _Asked(kinds, LISTS_OF_REQUESTS, names_it, start, stop)
+        return self._found(own, wanted, asked)
 
     def touching_block(
-        self, block: int, group: int, block_size: int, start: int, stop: int
+        self, block: int, group: int, block_size: int, kinds: Kinds, start: int, stop: int
     ) -> Iterator[Envelope]:
-        """Events that are about it, list it, copy it or write into it; in order."""
+        """Events of these kinds that are about it, list it, copy it or write into it; in order."""
 
         def touches(envelope: Envelope) -> bool:
             return touches_block(envelope.event, block, group, block_size)
 
-        seqs = self._own(events.c.block == block, start, stop)
+        own = self._own(events.c.block == block, start, stop)
         first, last = block * block_size, (block + 1) * block_size - 1
         written = range(first // SLOTS_PER_LIST, last // SLOTS_PER_LIST + 1) if block_size else ()
         wanted = [("block", group, [block]), ("slots", group, written)]
-        return self._found(seqs, wanted, LISTS_OF_BLOCKS, touches, start, stop)
+        asked = _Asked(kinds, LISTS_OF_BLOCKS, touches, start, stop)
+        return self._found(own, wanted, asked)
 
     def writes_of(
         self, slot: int, group: int, block_size: int, start: int, stop: int
@@ -74,7 +92,7 @@ class Lookup:
 
         copied = [slot // block_size] if block_size else []
         wanted = [("slots", group, [slot // SLOTS_PER_LIST]), ("block", group, copied)]
-        return self._found(set(), wanted, WRITES, writes, start, stop)
+        return self._found(set(), wanted, _Asked(WRITES, WRITES, writes, start, stop))
 
     def last_write(self, slot: int, group: int, block_size: int, stop: int) -> Envelope | None:
         """The last event before `stop` that writes a slot."""
@@ -83,34 +101,28 @@ class Lookup:
             keys.append(("block", slot // block_size))
         tail = self._tail(self._covered(), WRITES, 0, stop, backwards=True)
         lists = [self._listed_backwards(what, group, key, stop) for what, key in keys]
-        listed = (self._at(seq) for seq in merge(*lists, reverse=True))
+        listed = self._backwards(merge(*lists, reverse=True))
         try:
             for envelope in chain(tail, listed):
-                if envelope and writes_slot(envelope.event, slot, group, block_size):
+                if writes_slot(envelope.event, slot, group, block_size):
                     return envelope
         except WrongType:
             return self._without_lists().last_write(slot, group, block_size, stop)
         return None
 
     def _found(
-        self,
-        own: set[int],
-        wanted: Sequence[tuple[str, int, Sequence[int]]],
-        kinds: Sequence[str],
-        fits: Callable[[Envelope], bool],
-        start: int,
-        stop: int,
+        self, own: set[int], wanted: Sequence[tuple[str, int, Sequence[int]]], asked: _Asked
     ) -> Iterator[Envelope]:
         """Events of these seqs, of the lists wanted, and of kinds that are not yet listed."""
         covered = self._covered()
         seqs = set(own)
         try:
             for what, group, keys in wanted:
-                seqs.update(self._listed(what, group, keys, start, stop))
+                seqs.update(self._listed(what, group, keys, asked.start, asked.stop))
         except WrongType:
-            return self._without_lists()._found(own, wanted, kinds, fits, start, stop)
-        tail = filter(fits, self._tail(covered, kinds, start, stop))
-        return _in_order(self._events(sorted(seqs), fits), tail)
+            return self._without_lists()._found(own, wanted, asked)
+        unlisted = self._tail(covered, asked.unlisted(), asked.start, asked.stop)
+        return _in_order(self._events(sorted(seqs), asked), filter(asked.fits, unlisted))
 
     def _without_lists(self) -> Lookup:
         return Lookup(self._fetch, self._decode, has_lists=False)
@@ -153,12 +165,14 @@ class Lookup:
         query = select(events.c.seq).where(condition, events.c.seq >= start, events.c.seq < stop)
         return {row.seq for row in self._fetch(query)}
 
-    def _events(self, seqs: Sequence[int], fits: Callable[[Envelope], bool]) -> Iterator[Envelope]:
+    def _events(self, seqs: Sequence[int], asked: _Asked) -> Iterator[Envelope]:
         for at in range(0, len(seqs), _AT_ONCE):
             query = select(events).where(events.c.seq.in_(seqs[at : at + _AT_ONCE]))
+            if asked.kinds is not None:
+                query = query.where(events.c.kind.in_(asked.kinds))
             for row in self._fetch(query.order_by(events.c.seq)):
                 envelope = self._decode(row)
-                if fits(envelope):
+                if asked.fits(envelope):
                     yield envelope
 
     def _tail(
@@ -171,10 +185,11 @@ class Lookup:
         for row in self._fetch(query.order_by(seq.desc() if backwards else seq)):
             yield self._decode(row)
 
-    def _at(self, seq: int) -> Envelope | None:
-        for row in self._fetch(select(events).where(events.c.seq == seq)):
-            return self._decode(row)
-        return None
+    def _backwards(self, seqs: Iterator[int]) -> Iterator[Envelope]:
+        """A few at a time: the first is often the one."""
+        while few := list(islice(seqs, _FEW)):
+            query = select(events).where(events.c.seq.in_(few)).order_by(events.c.seq.desc())
+            yield from map(self._decode, self._fetch(query))
 
 
 def _lists_of(what: str, group: int, keys: ColumnElement[bool], stop: int) -> Any:

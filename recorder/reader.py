@@ -217,18 +217,29 @@ class TraceReader:
         return self._envelopes(query)
 
     def of_request(
-        self, request: str, start_seq: int = 0, stop_seq: int | None = None
+        self,
+        request: str,
+        *,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
     ) -> Iterator[Envelope]:
         """Events that name a request, in a field `request` or in a list, in order."""
-        return self._lookup.of_request(request, start_seq, _stop(stop_seq))
+        return self._lookup.of_request(request, kinds, start_seq, _stop(stop_seq))
 
     def touching_block(
-        self, block: int, *, group: int = 0, start_seq: int = 0, stop_seq: int | None = None
+        self,
+        block: int,
+        *,
+        group: int = 0,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
     ) -> Iterator[Envelope]:
         """Events about a block of a KV group, and those that list it, copy it or write into it
         (block tables apart), in order."""
         size = self.run.block_size if self.run else 0
-        return self._lookup.touching_block(block, group, size, start_seq, _stop(stop_seq))
+        return self._lookup.touching_block(block, group, size, kinds, start_seq, _stop(stop_seq))
 
     def writes_of(
         self, slot: int, *, group: int = 0, start_seq: int = 0, stop_seq: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import merge
 from typing import NamedTuple
 
 from ..recorder.events import (
@@ -89,13 +88,11 @@ def life_of_block(
     Generations count from 0 (never handed out); each allocation adds one.
     """
     size = block_size_of(source)
-    own = source.find(block=block, kinds=OF_BLOCKS, stop_seq=stop_seq)
-    fills = source.find(kinds=[SlotsWritten.__name__, BlockCopied.__name__], stop_seq=stop_seq)
+    kinds = (*OF_BLOCKS, SlotsWritten.__name__, BlockCopied.__name__)
+    touching = source.touching_block(block, group=group or 0, kinds=kinds, stop_seq=stop_seq)
     entries: list[Entry] = []
     generation = 0
-    for envelope in merge(own, fills, key=lambda e: e.seq):
-        if (getattr(envelope.event, "group", None) or 0) != (group or 0):
-            continue
+    for envelope in touching:
         generation += isinstance(envelope.event, BlockAllocated)
         entries.extend(_entries_of_block(envelope, block, generation, size))
     return entries
@@ -167,11 +164,10 @@ def entry_of(envelope: Envelope) -> Entry:
 def life_of_request(source: EventSource, request: str, stop_seq: int | None = None) -> list[Entry]:
     """All that happened to a request: inputs, blocks, and its steps; runs of decode steps are one
     entry, that of the first."""
-    own = source.find(request=request, kinds=OF_REQUESTS, stop_seq=stop_seq)
-    steps = source.find(kinds=[StepScheduled.__name__], stop_seq=stop_seq)
+    kinds = (*OF_REQUESTS, StepScheduled.__name__)
     entries: list[Entry] = []
     decoded: list[Envelope] = []
-    for envelope in merge(own, steps, key=lambda e: e.seq):
+    for envelope in source.of_request(request, kinds=kinds, stop_seq=stop_seq):
         event = envelope.event
         if not isinstance(event, StepScheduled):
             entries.extend(_decode_run(decoded, request))

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from ..recorder.errors import NoSuchPosition
-from ..recorder.events import Envelope
+from ..recorder.events import Envelope, RunStarted
 from ..recorder.memory import MemorySink
+from ..recorder.naming import names_request, touches_block
 from ..recorder.reader import StepSpan
 
 
@@ -39,6 +40,30 @@ class EventSource(Protocol):
         stop_seq: int | None = None,
     ) -> Iterator[Envelope]:
         """Those of some kinds whose own fields `block` and `request` have these values."""
+        ...
+
+    def of_request(
+        self,
+        request: str,
+        *,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
+    ) -> Iterator[Envelope]:
+        """Those of some kinds that name a request, in a field `request` or in a list."""
+        ...
+
+    def touching_block(
+        self,
+        block: int,
+        *,
+        group: int = 0,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
+    ) -> Iterator[Envelope]:
+        """Those of some kinds that are about a block of a KV group, list it, copy it or write into
+        it; block tables don't count."""
         ...
 
     def spans(self, start_seq: int = 0) -> list[StepSpan]:
@@ -89,12 +114,42 @@ class EnvelopeList:
                 continue
             yield envelope
 
+    def of_request(
+        self,
+        request: str,
+        *,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
+    ) -> Iterator[Envelope]:
+        found = self.find(kinds=kinds, start_seq=start_seq, stop_seq=stop_seq)
+        return (e for e in found if names_request(e.event, request))
+
+    def touching_block(
+        self,
+        block: int,
+        *,
+        group: int = 0,
+        kinds: Collection[str] | None = None,
+        start_seq: int = 0,
+        stop_seq: int | None = None,
+    ) -> Iterator[Envelope]:
+        found = self.find(kinds=kinds, start_seq=start_seq, stop_seq=stop_seq)
+        size = self._block_size()
+        return (e for e in found if touches_block(e.event, block, group, size))
+
     def spans(self, start_seq: int = 0) -> list[StepSpan]:
         spans: dict[int, StepSpan] = {}
         for seq, step, *_ in self.envelopes(start_seq):
             known = spans.get(step, StepSpan(step, seq, seq, 0))
             spans[step] = StepSpan(step, known.first_seq, seq, known.events + 1)
         return list(spans.values())
+
+    def _block_size(self) -> int:
+        for envelope in self.find(kinds=[RunStarted.__name__]):
+            if isinstance(envelope.event, RunStarted):
+                return envelope.event.block_size
+        return 0
 
     def _index(self, seq: int) -> int:
         return bisect_left(self._envelopes, seq, key=lambda envelope: envelope.seq)

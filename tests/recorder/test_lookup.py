@@ -107,8 +107,11 @@ def test_a_request_is_found_wherever_it_is_named(
     expected = [e for e in long_trace[1] if names_request(e.event, name)]
     assert list(trace.of_request(name)) == expected
     assert bool(expected) == (name != "nobody")
-    assert list(trace.of_request(name, 1_000, 9_000)) == [
+    assert list(trace.of_request(name, start_seq=1_000, stop_seq=9_000)) == [
         e for e in expected if 1_000 <= e.seq < 9_000
+    ]
+    assert list(trace.of_request(name, kinds=["BlockAllocated", "SlotsWritten"])) == [
+        e for e in expected if e.kind in ("BlockAllocated", "SlotsWritten")
     ]
 
 
