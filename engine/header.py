@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from datetime import UTC, datetime
+from importlib.metadata import version
 
 from ..recorder.events import RunStarted
 from .config import EngineConfig
@@ -29,8 +31,18 @@ def run_header(config: EngineConfig, runner: Runner) -> RunStarted:
         seed=config.seed,
         wall_clock=datetime.now(UTC).isoformat(timespec="milliseconds"),
         config=config.as_recorded() | _context(runner.card),
-        versions=dict(card.versions),
+        versions={**_made_with(), **card.versions},
     )
+
+
+def _made_with() -> dict[str, str]:
+    """What computes beside the model, and on what kind of machine."""
+    return {
+        "kvrewind": version("kvrewind"),
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def _context(card: ModelCard) -> dict[str, int]:
