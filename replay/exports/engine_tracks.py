@@ -10,6 +10,7 @@ from ...recorder.events import (
     EpochChanged,
     RequestAdded,
     RunStarted,
+    Scalar,
     SpanDropped,
     StepCompleted,
     StepDispatched,
@@ -61,7 +62,7 @@ class EngineTracks:
         self._open: dict[tuple[int, int], _Step] = {}
         self._ranks: dict[int, _Rank] = {}
         self._named: set[Track] = set()
-        self._transfers: dict[tuple[int, Any], tuple[str, str]] = {}
+        self._transfers: dict[tuple[int, Scalar], tuple[str, str]] = {}
         self._transfers_begun = 0
         self._told: dict[tuple[int, str], dict[str, float]] = {}
 
@@ -105,10 +106,8 @@ class EngineTracks:
             self._counter(rank, "prefix hit rate", ts, {"%": rate})
 
     def close(self, ts: float) -> None:
-        for (rank, _), (of, name) in self._transfers.items():
-            track = Track(engine_pid(rank), TRANSFER_TID)
-            self._out.end(track, "transfer", name, of, ts, {"status": "not finished"})
-        self._transfers.clear()
+        for rank, transfer in list(self._transfers):
+            self._end_transfer(rank, transfer, "not finished", ts)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -165,6 +164,7 @@ class EngineTracks:
         event, rank = envelope.event, envelope.rank
         track = Track(engine_pid(rank), TRANSFER_TID)
         if isinstance(event, TransferStarted):
+            self._end_transfer(rank, event.transfer, "begun again", ts)
             self._transfers_begun += 1
             of, name = hex(self._transfers_begun), event.direction
             self._transfers[rank, event.transfer] = (of, name)
@@ -172,10 +172,14 @@ class EngineTracks:
             self._named_track(track, "transfers")
             self._out.begin(track, "transfer", name, of, ts, args)
         elif isinstance(event, TransferFinished):
-            begun = self._transfers.pop((rank, event.transfer), None)
-            if begun is not None:
-                of, name = begun
-                self._out.end(track, "transfer", name, of, ts, {"status": event.status})
+            self._end_transfer(rank, event.transfer, event.status, ts)
+
+    def _end_transfer(self, rank: int, transfer: Scalar, status: str, ts: float) -> None:
+        begun = self._transfers.pop((rank, transfer), None)
+        if begun is not None:
+            of, name = begun
+            track = Track(engine_pid(rank), TRANSFER_TID)
+            self._out.end(track, "transfer", name, of, ts, {"status": status})
 
     def _instant(self, envelope: Envelope, ts: float) -> None:
         event = envelope.event

@@ -12,6 +12,7 @@ from ..links import Link, headline, links_of
 from ..pieces import Pieces
 from ..pool_strip import LETTERS, SIGNS, TORN, Strip, strip_around
 from ..provenance import Chain, chain
+from ..rank_view import Ranks
 from ..source import EventSource
 from ..timeline import Timeline
 from ..verdict import Report
@@ -29,9 +30,9 @@ def incidents_of(source: EventSource, report: Report) -> list[Element]:
     found = incidents(report)
     if not found:
         return []
-    timeline, pieces = Timeline(source), Pieces.of(source)
+    ranks, pieces = Ranks(Timeline(source)), Pieces.of(source)
     articles = [
-        _incident(number, incident, timeline, report, pieces)
+        _incident(number, incident, ranks.at(incident.root.seq), report, pieces)
         for number, incident in enumerate(found[:INCIDENTS_SHOWN], start=1)
     ]
     more = len(found) - INCIDENTS_SHOWN
