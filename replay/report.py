@@ -20,6 +20,7 @@ from .links import headline, links_of
 from .pieces import Pieces
 from .pool_strip import pool_strip
 from .provenance import Chain, chain
+from .rank_view import Ranks
 from .source import EventSource
 from .timeline import Timeline
 from .verdict import Report
@@ -54,9 +55,11 @@ def render(
     timeline = events if isinstance(events, Timeline) else Timeline(events)
     found = incidents(report)
     pieces = Pieces.of(timeline.source) if found else Pieces()
+    ranks = Ranks(timeline)
     lines: list[Text] = []
     for incident in found:
-        lines += [*incident_lines(timeline, incident, report, pieces, width), Text()]
+        own = ranks.at(incident.root.seq)
+        lines += [*incident_lines(own, incident, report, pieces, width), Text()]
     lines += _others(found, report, width)
     lines += _summary(report, timeline.source, width)
     return Text("\n").join(lines)

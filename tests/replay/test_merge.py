@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from kvrewind.replay.memory_account import MemoryAccount
 from kvrewind.replay.merge import NotMergeable, merge
 from kvrewind.replay.recording import NotReexecutable, Recording
 from kvrewind.replay.reducer import apply, fold
+from kvrewind.replay.report import render
 from kvrewind.replay.state import State
 from kvrewind.replay.timeline import Timeline
 from mixed import mixed
@@ -341,3 +343,17 @@ def test_a_run_that_ended_in_one_rank_only_is_not_over(tmp_path: Path) -> None:
     assert isinstance(run[-1].event, RunEnded)
     with TraceReader(write(tmp_path / "both.kvtrace", both)) as trace:
         assert not trace.complete
+
+
+def test_the_report_tells_an_incident_from_its_own_ranks_blocks(tmp_path: Path) -> None:
+    leak = recorded("key-length-only")
+    both = merged(tmp_path, recorded(), leak)
+    alone = render(check(leak), list(leak)).plain.splitlines()
+    told = render(check(both), both).plain.splitlines()
+    for label in ("ALLOCATED", "SHARED", "ALLOWED", "READ"):
+        lines = [[line for line in report if label in line] for report in (told, alone)]
+        assert [re.sub(r"[0-9]+", "#", line) for line in lines[0]] == [
+            re.sub(r"[0-9]+", "#", line) for line in lines[1]
+        ]
+    strips = [[line for line in report if " A r" in line] for report in (told, alone)]
+    assert strips[0] == strips[1] != []
