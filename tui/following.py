@@ -11,16 +11,17 @@ from ..recorder.events import Envelope, PiecesDefined, RunStarted
 from ..recorder.jsonl import to_line
 from ..recorder.reader import TraceReader
 from ..replay.online import OnlineChecks
-from ..replay.sightings import Sighting
 from .console import out, say
+from .finding_log import FindingLog
 from .harmless import harmless
-from .presenters.blame import CULPRIT
 from .presenters.events import Names, kind_role, summary
 from .presenters.listing import WholeNames
 from .presenters.pieces import Pieces
 from .presenters.spans import Line, Span, plain
 from .presenters.step_line import step_line
 from .presenters.wanted import Wanted
+
+FOUND = 1
 
 _STYLES = {"bad": "bold red", "warn": "yellow", "good": "green", "dim": "dim", "strong": "bold"}
 """A terminal has a ground of its own, so only what the system's colours can say."""
@@ -118,17 +119,23 @@ def _learn_header(wanted: Wanted, reader: TraceReader, start: int) -> None:
         wanted.see(envelope)
 
 
-class Watch:
+class Checking:
     """The checks beside it; they speak on standard error, so that the data stays data."""
 
     def __init__(self) -> None:
-        self.findings = 0
-        self._checks = OnlineChecks(self._found, self._failed)
+        self._log = FindingLog(self._unsaid_yet)
+        self._checks = OnlineChecks(self._log.sighted, self._failed)
         self._unsaid: list[str] = []
 
     def judge(self, envelopes: Sequence[Envelope]) -> None:
         """The events of a step."""
         self._checks(envelopes)
+
+    @property
+    def findings(self) -> int:
+        """How many there are so far. Passphrases count where no leak accounts for them."""
+        by_check = self._checks.by_check
+        return by_check.total() - by_check["passphrase"] or by_check["passphrase"]
 
     def speak(self) -> None:
         """Tell what was found since the last time."""
@@ -137,17 +144,16 @@ class Watch:
             say(remark)
         self._unsaid.clear()
 
-    def _found(self, sighting: Sighting) -> None:
-        self.findings += not sighting.is_revised
-        finding = sighting.finding
-        mark = CULPRIT if finding.root else " "
-        culprit = sighting.culprit_position or finding.position
-        self._unsaid.append(
-            f"{mark} {finding.fault_class or '':<4} {finding.check:<16} {culprit:<10} "
-            f"{finding.explanation}"
-        )
+    def ended(self) -> bool:
+        """Tell what came of it all; whether something was found."""
+        report = self._checks.report()
+        if self._checks.failure is None:
+            self._log.ended(report)
+        self.speak()
+        return report.exit_status == FOUND
+
+    def _unsaid_yet(self, remark: str) -> None:
+        self._unsaid.append(remark)
 
     def _failed(self, error: Exception) -> None:
-        self._unsaid.append(
-            f"the checks stopped ({error!r}); `kvrewind check` judges the whole trace"
-        )
+        self._unsaid_yet(f"the checks stopped ({error}); `kvrewind check` judges the whole trace")

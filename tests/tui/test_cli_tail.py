@@ -132,13 +132,14 @@ def test_findings_are_told_with_the_step_that_makes_them(
     live.kill()
     status, _, err = following.rest()
     assert status == 1
-    assert "◆ F01  identity         2:41" in err
+    assert "finding: identity F01 root at 2:41" in err
+    assert "contaminated, 4 findings" in err
     assert "next: kvrewind check" in err
 
 
 def test_a_clean_run_that_ended_is_no_finding(trace_of, capsys) -> None:
     status, lines, err = told(capsys, trace_of("clean"), "--check")
-    assert (status, "finding" in err) == (0, False)
+    assert (status, "clean, 0 findings" in err) == (0, True)
     assert len(lines) == LAST_STEP + 1
 
 

@@ -19,10 +19,9 @@ from ...recorder.reader import TraceReader
 from ...recorder.stores.address import Place
 from ...replay.timeline import Timeline
 from ..console import say
-from ..following import EventLines, JsonLines, Output, StepLines, Watch
+from ..following import FOUND, Checking, EventLines, JsonLines, Output, StepLines
 from ..options import Format, MaybeCount, Trace
 from ..presenters.listing import kinds_of
-from ..presenters.spans import counted
 from ..presenters.wanted import Wanted
 
 INCOMPLETE = 4
@@ -97,16 +96,16 @@ def tail(
     with TraceReader(trace) as reader:
         start = _start(reader, position, last)
         output.prepare(reader, start)
-    watch = Watch() if check else None
+    checking = Checking() if check else None
     follower = Follower(trace, 0 if check else start, idle_s=idle)
-    end = _follow(follower, start, output, watch)
+    end = _follow(follower, start, output, checking)
     say(_END[end].format(trace=trace, step=output.last_step or 0, idle=idle))
     problems = _problems(follower, end)
     for problem in problems:
         say(f"{trace}: {problem}")
-    if watch is not None and watch.findings:
-        say(f"{counted(watch.findings, 'finding')}; next: {_command('check', trace)}")
-        return 1
+    if checking is not None and checking.ended():
+        say(f"next: {shlex.join(['kvrewind', 'check', str(trace)])}")
+        return FOUND
     return 0 if end == "ended" and not problems else INCOMPLETE
 
 
@@ -129,10 +128,6 @@ def _problems(follower: Follower, end: End) -> list[str]:
         return []
     with TraceReader(follower.path) as reader:
         return reader.problems
-
-
-def _command(name: str, trace: Place) -> str:
-    return shlex.join(["kvrewind", name, str(trace)])
 
 
 def _refuse_bad_numbers(last: int | None, idle: float | None) -> None:
@@ -170,7 +165,7 @@ def _start(reader: TraceReader, position: str | None, last: int | None) -> int:
     return 0
 
 
-def _follow(follower: Follower, start: int, output: Output, watch: Watch | None) -> End:
+def _follow(follower: Follower, start: int, output: Output, checking: Checking | None) -> End:
     """Events before `start` are judged, and not shown."""
     expected: int | None = None
     while True:
@@ -179,14 +174,14 @@ def _follow(follower: Follower, start: int, output: Output, watch: Watch | None)
             _tell_gap(expected, envelopes[0])
             expected = envelopes[-1].seq + 1
         for step, group in by_step(envelopes):
-            if watch is not None:
-                watch.judge(group)
+            if checking is not None:
+                checking.judge(group)
             shown = [envelope for envelope in group if envelope.seq >= start]
             if shown:
-                output.show(step, shown, watch.findings if watch else None)
+                output.show(step, shown, checking.findings if checking else None)
                 output.last_step = max(step, output.last_step or 0)
-            if watch is not None:
-                watch.speak()
+            if checking is not None:
+                checking.speak()
         sys.stdout.flush()
         if end is not None:
             return end
