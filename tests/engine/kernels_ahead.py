@@ -72,7 +72,7 @@ def attention(
         "SPLIT_SIZE": decode.SPLIT,
         "QUERIES": prefill.queries_in_a_tile(dtype, quantized=bits is not None),
     }  # fmt: skip
-    keys = partial(keys_in_a_tile, dtype=dtype, quantized=bits is not None)
+    keys = partial(keys_in_a_tile, dtype=dtype, bits=bits)
     warps = launch(dtype)["num_warps"]
     of_decode = constants | {"TILE_SIZE": keys(decode.TILE)}
     of_probe = constants | {"TILE_SIZE": keys(probe.TILE)}

@@ -70,7 +70,7 @@ def attend_decode(
     """
     count, heads, dim, value_dim = len(rows.tokens), *query.shape[1:], out.shape[-1]
     kv_heads, width = keys[0].shape[1], block_tables.shape[1]
-    tile = keys_in_a_tile(TILE, query.dtype, quantized=len(keys) > 1)
+    tile = keys_in_a_tile(TILE, query.dtype, bits_of(keys, dim))
     splits = max(triton.cdiv(width * block_size, SPLIT), 1)
     found = query.new_empty(count, heads, splits, value_dim, dtype=torch.float32)
     maxima = query.new_empty(count, heads, splits, dtype=torch.float32)

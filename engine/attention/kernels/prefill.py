@@ -74,7 +74,7 @@ def attend_prefill(
     """
     heads, dim, value_dim = *query.shape[1:], out.shape[-1]
     kv_heads = keys[0].shape[1]
-    tile = keys_in_a_tile(TILE, query.dtype, quantized=len(keys) > 1)
+    tile = keys_in_a_tile(TILE, query.dtype, bits_of(keys, dim))
     _attend_tiles[(len(tiles.tokens), heads)](
         out, query, *codes_and_scales(keys), *codes_and_scales(values), block_tables, *tiles[:4],
         scoring.sinks, *out.stride()[:2], *query.stride()[:2], block_tables.shape[1],

@@ -53,7 +53,7 @@ def attention_by_owner(
     their share. Pads get zeros. The rest as in `decode.attend_decode`.
     """
     count, heads, dim, kv_heads = len(rows.tokens), *query.shape[1:], keys[0].shape[1]
-    tile = keys_in_a_tile(TILE, query.dtype, quantized=len(keys) > 1)
+    tile = keys_in_a_tile(TILE, query.dtype, bits_of(keys, dim))
     mass = query.new_empty(count, heads, num_owners, dtype=torch.float32)
     _sum_by_owner[(count, kv_heads)](
         mass, query, *codes_and_scales(keys), owners, block_tables, *rows, scoring.sinks,

@@ -42,10 +42,12 @@ def launch(dtype: torch.dtype) -> dict[str, Any]:
     return LAUNCH | {"num_warps": WARPS_FOR_FLOAT32} if dtype == torch.float32 else LAUNCH
 
 
-def keys_in_a_tile(most: int, dtype: torch.dtype, *, quantized: bool) -> int:
-    """As many as registers hold: integers become numbers in registers first. Part of the
-    arithmetic, as any size of a tile is: another gives other bits."""
-    return KEYS_OF_FLOAT32_FROM_INTEGERS if dtype == torch.float32 and quantized else most
+def keys_in_a_tile(most: int, dtype: torch.dtype, bits: int | None) -> int:
+    """As many as registers hold: integers of `bits` become numbers in registers first. Part of
+    the arithmetic, as any size of a tile is: another gives other bits."""
+    if dtype == torch.float32 and bits is not None:
+        return KEYS_OF_FLOAT32_FROM_INTEGERS
+    return most // 2 if dtype == torch.float32 or bits == 4 else most
 
 
 def padded(size: int) -> int:
