@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
 
 from ..recorder.events import Envelope
 from ..recorder.reader import StepSpan
@@ -93,9 +94,15 @@ class Ranks:
 
     def at(self, seq: int) -> Timeline:
         """That of the rank which the event belongs to; the whole one where there is only one."""
-        if not self._whole.state_at(seq).aside:
+        if not self._are_several:
             return self._whole
         rank = self._whole.at(seq).rank
         if rank not in self._made:
             self._made[rank] = Timeline(RankView(self._whole.source, rank))
         return self._made[rank]
+
+    @cached_property
+    def _are_several(self) -> bool:
+        """Another rank may begin after the event that is asked about."""
+        last = self._whole.last_seq
+        return last is not None and bool(self._whole.state_at(last).aside)

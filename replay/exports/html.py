@@ -74,7 +74,7 @@ def _main(source: EventSource, report: Report, facts: RunFacts, title: str) -> l
         *_missing(report),
         *incidents_of(source, report),
         *advice(report),
-        *pool_chart(facts, report),
+        *pool_chart(source, facts, report),
         *requests_table(facts, report),
         *all_findings(source, report),
         *_switches(facts),
@@ -85,7 +85,7 @@ def _header(facts: RunFacts, title: str) -> Element:
     made = element("header", element("h1", f"What happened in {title}"))
     run = facts.header
     told = [
-        ("Requests", str(len(facts.requests))),
+        ("Requests", str(len({request.name for request in facts.requests.values()}))),
         ("Steps", str(facts.last_step)),
         ("Events", f"{facts.events:,}"),
     ]
@@ -98,6 +98,8 @@ def _header(facts: RunFacts, title: str) -> Element:
             ("Started", run.wall_clock),
             *told,
         ]
+    if len(facts.ranks) > 1:
+        told.append(("Ranks", ", ".join(map(str, sorted(facts.ranks)))))
     return filled(made, _facts(told))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from xml.etree.ElementTree import Element
 
+from ..source import EventSource
 from ..verdict import Report
 from .elements import element
 from .run_facts import PoolSample, RunFacts
@@ -13,37 +15,49 @@ WIDTH, HEIGHT = 1_000, 100
 SAMPLES_DRAWN = 500
 
 
-def pool_chart(facts: RunFacts, report: Report) -> list[Element]:
-    """Held and cached blocks by step, with a mark at each step in which something was found."""
-    samples = facts.pool
+def pool_chart(source: EventSource, facts: RunFacts, report: Report) -> list[Element]:
+    """Held and cached blocks by step, with a mark at each step in which something was found; a
+    picture for each rank."""
     run = facts.header
-    if len(samples) < 2 or run is None:
+    if run is None:
         return []
     size = max(run.num_blocks - len(set(run.sentinel_blocks)), 1) * max(len(run.groups), 1)
+    found: dict[int, set[int]] = {}
+    for finding in report.findings:
+        shown = source.at(finding.seq)
+        found.setdefault(shown.rank, set()).add(shown.step)
+    drawings: list[Element] = []
+    for rank in sorted(facts.ranks):
+        samples = [sample for sample in facts.pool if sample.rank == rank]
+        if len(samples) > 1:
+            name = f"Rank {rank}: at" if len(facts.ranks) > 1 else "At"
+            drawings += _of_rank(samples, name, size, facts.last_step, found.get(rank, set()))
+    if not drawings:
+        return []
+    title = element("h2", "The pool along the run")
+    return [element("section", title, _legend(bool(found)), *drawings)]
+
+
+def _of_rank(
+    samples: Sequence[PoolSample], name: str, size: int, last_step: int, found: AbstractSet[int]
+) -> list[Element]:
     thin = _thinned(samples)
-    last = max(facts.last_step, 1)
+    last = max(last_step, 1)
     most = max(samples, key=lambda sample: sample.held)
-    said = f"At most {most.held} of {size} blocks were held, in step {most.step}"
+    said = f"{name} most {most.held} of {size} blocks were held, in step {most.step}"
     drawing = element(
         "svg",
         _area(thin, [s.held + s.cached for s in thin], size, last, "cached"),
         _area(thin, [s.held for s in thin], size, last, "held"),
-        *_marks(report, last),
+        *_marks(found, last),
         class_="chart",
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         preserveAspectRatio="none",
         role="img",
         aria_label=said,
     )
-    return [
-        element(
-            "section",
-            element("h2", "The pool along the run"),
-            element("p", f"{said}. From the first step to the last; full height is all blocks."),
-            _legend(bool(report.findings)),
-            drawing,
-        )
-    ]  # fmt: skip
+    told = f"{said}. From the first step to the last; full height is all blocks."
+    return [element("p", told), drawing]
 
 
 def _thinned(samples: Sequence[PoolSample]) -> list[PoolSample]:
@@ -65,8 +79,7 @@ def _area(
     return element("polygon", class_=look, points=" ".join(corners))
 
 
-def _marks(report: Report, last: int) -> list[Element]:
-    steps = {int(finding.position.partition(":")[0]) for finding in report.findings}
+def _marks(steps: AbstractSet[int], last: int) -> list[Element]:
     marks: list[Element] = []
     for step in sorted(steps)[:SAMPLES_DRAWN]:
         x = round(step / last * WIDTH, 1)

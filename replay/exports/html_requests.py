@@ -15,8 +15,18 @@ WIDTH = 1_000
 SHAPES = {"waiting": (5, 3), "prefill": (0, 13), "decode": (3, 7), "preempted": (5, 3)}
 """Phase -> top and height: told apart without their colours."""
 
-_COLUMNS = ("Request", "Tenant", "Prompt", "Cached", "Sampled", "Preempted", "Ended", "Life")
-_NUMBERS = ("Prompt", "Cached", "Sampled", "Preempted")
+_COLUMNS = (
+    "Request",
+    "Rank",
+    "Tenant",
+    "Prompt",
+    "Cached",
+    "Sampled",
+    "Preempted",
+    "Ended",
+    "Life",
+)
+_NUMBERS = ("Rank", "Prompt", "Cached", "Sampled", "Preempted")
 
 
 def requests_table(facts: RunFacts, report: Report) -> list[Element]:
@@ -24,9 +34,10 @@ def requests_table(facts: RunFacts, report: Report) -> list[Element]:
         return []
     places = {finding.victim: _step(finding.position) for finding in reversed(report.findings)}
     shown = list(facts.requests.values())[:REQUESTS_SHOWN]
+    columns = [name for name in _COLUMNS if name != "Rank" or len(facts.ranks) > 1]
     heads = [
         element("th", name, scope="col", class_="number" if name in _NUMBERS else None)
-        for name in _COLUMNS
+        for name in columns
     ]
     rows = [_row(facts, request, places.get(request.name)) for request in shown]
     caption = "Tokens of each request, and what it was doing from the first step to the last"
@@ -64,9 +75,10 @@ def _row(facts: RunFacts, request: RequestFacts, harmed_in: int | None) -> Eleme
     return element(
         "tr",
         element("th", request.name, scope="row"),
+        element("td", str(request.rank), class_="number") if len(facts.ranks) > 1 else None,
         element("td", request.tenant or "-"),
         *numbers,
-        element("td", request.outcome or "not ended"),
+        element("td", request.outcome or "not ended", class_="place"),
         element("td", _life(facts, request, harmed_in)),
     )
 

@@ -28,8 +28,9 @@ class Stretch(NamedTuple):
 
 
 class PoolSample(NamedTuple):
-    """Blocks of all KV groups when a step was completed."""
+    """Blocks of all KV groups of a rank when a step was completed."""
 
+    rank: int
     step: int
     held: int
     cached: int
@@ -37,7 +38,10 @@ class PoolSample(NamedTuple):
 
 @dataclass(slots=True)
 class RequestFacts:
+    """What one rank did for a request."""
+
     name: str
+    rank: int = 0
     added_step: int | None = None
     tenant: str | None = None
     prompt_tokens: int | None = None
@@ -66,58 +70,61 @@ class RunFacts:
         self.header: RunStarted | None = None
         self.events = 0
         self.last_step = 0
-        self.requests: dict[str, RequestFacts] = {}
+        self.ranks: set[int] = set()
+        self.requests: dict[tuple[int, str], RequestFacts] = {}
         self.pool: list[PoolSample] = []
         """One a step, while its rows are computed."""
-        self._levels: dict[int, PoolLevel] = {}
+        self._levels: dict[tuple[int, int], PoolLevel] = {}
+        """Of each rank and KV group."""
 
     def see(self, envelope: Envelope) -> None:
-        step = envelope.step
+        step, rank = envelope.step, envelope.rank
         self.events += 1
+        self.ranks.add(rank)
         self.last_step = max(self.last_step, step)
         match envelope.event:
             case RunStarted() as event if self.header is None:
                 self.header = event
             case RequestAdded() as event:
-                self._added(event, step)
+                self._added(self._of(rank, event.request), event, step)
             case StepScheduled() as event:
-                self._scheduled(event, step)
+                self._scheduled(event, step, rank)
             case TokensSampled() as event:
                 for name in event.requests:
-                    self._of(name).sampled_tokens += 1
+                    self._of(rank, name).sampled_tokens += 1
             case RequestPreempted() as event:
-                self._of(event.request).preemptions += 1
-                self._of(event.request).enter("preempted", step)
+                preempted = self._of(rank, event.request)
+                preempted.preemptions += 1
+                preempted.enter("preempted", step)
             case RequestFinished() as event:
-                self._of(event.request).outcome = event.reason
+                self._of(rank, event.request).outcome = event.reason
             case StepCompleted():
-                levels = self._levels.values()
+                levels = [level for key, level in self._levels.items() if key[0] == rank]
                 held = sum(len(level.held) for level in levels)
                 cached = sum(len(level.cached) for level in levels)
-                self.pool.append(PoolSample(step, held, cached))
+                self.pool.append(PoolSample(rank, step, held, cached))
             case SpanDropped():
-                self._levels.clear()
+                self._levels = {key: level for key, level in self._levels.items() if key[0] != rank}
             case _:
                 self._block(envelope)
 
     def _block(self, envelope: Envelope) -> None:
         if envelope.kind.startswith("Block"):
             group = getattr(envelope.event, "group", None) or 0
-            self._levels.setdefault(group, PoolLevel()).see(envelope.event)
+            self._levels.setdefault((envelope.rank, group), PoolLevel()).see(envelope.event)
 
-    def _added(self, event: RequestAdded, step: int) -> None:
-        facts = self._of(event.request)
+    def _added(self, facts: RequestFacts, event: RequestAdded, step: int) -> None:
         facts.added_step, facts.prompt_tokens = step, len(event.prompt_tokens)
         facts.tenant = None if event.tenant is None else str(event.tenant)
         facts.enter("waiting", step)
 
-    def _scheduled(self, event: StepScheduled, step: int) -> None:
+    def _scheduled(self, event: StepScheduled, step: int, rank: int) -> None:
         rows = zip(event.requests, event.computed, event.phases, strict=False)
         for name, computed, phase in rows:
-            facts = self._of(name)
+            facts = self._of(rank, name)
             if facts.cached_tokens is None and facts.prompt_tokens is not None:
                 facts.cached_tokens = min(computed, facts.prompt_tokens)
             facts.enter(phase, step)
 
-    def _of(self, name: str) -> RequestFacts:
-        return self.requests.setdefault(name, RequestFacts(name))
+    def _of(self, rank: int, name: str) -> RequestFacts:
+        return self.requests.setdefault((rank, name), RequestFacts(name, rank))

@@ -149,6 +149,29 @@ def test_requests_are_listed_with_what_they_got() -> None:
     assert lives[0].startswith("waiting step 1, prefill step 1, decode steps 2 to ")
 
 
+def one_after_the_other(*runs: Sequence[Envelope]) -> list[Envelope]:
+    """As a merged trace has them: each run a rank, here with nothing of the later ones before the
+    first is over."""
+    whole: list[Envelope] = []
+    for rank, run in enumerate(runs):
+        whole += [e._replace(seq=len(whole) + n, rank=rank) for n, e in enumerate(run)]
+    return whole
+
+
+def test_ranks_are_told_apart() -> None:
+    """Rank 1 begins after the incident of rank 0, in blocks of the same numbers."""
+    page = Page(written(one_after_the_other(LEAK, recorded())))
+    alone = Page(written(LEAK))
+    marked = [td["title"] for td in page.all("td") if "marked" in (td.get("class") or "")]
+    assert marked == ["block 2: shared, held by r0, r1, r2"]
+    assert "Request r1 read 11 slots that r0 wrote " in page.text_of("h3")
+    assert page.text_of("th").count("r0") == 2 * alone.text_of("th").count("r0")
+    assert "Rank" in page.text_of("th")
+    assert "Rank" not in alone.text_of("th")
+    charts = [svg["aria-label"] for svg in page.all("svg") if svg.get("class") == "chart"]
+    assert [str(label).partition(":")[0] for label in charts] == ["Rank 0", "Rank 1"]
+
+
 EVIL = (
     "<script>alert(1)</script>",
     "</td></table><img src=x onerror=alert(1)>",
