@@ -128,13 +128,13 @@ def _next(source: EventSource, report: Report, facts: RunFacts, title: str) -> l
     first = report.findings[0]
     seq = first.seq if first.culprit_seq is None else first.culprit_seq
     lines = [f"kvrewind open {quote(title)} {source.at(seq).position}"]
-    if facts.header is not None and facts.header.engine == OUR_ENGINE:
+    is_ours = facts.header is not None and facts.header.engine == OUR_ENGINE
+    if is_ours and len(facts.ranks) == 1:
         lines.append(f"kvrewind bisect {quote(title)}")
     return [
-        element("p", "To step through it, and to search for the decision by running it again:",
-                class_="small"),
+        element("p", "What to type next:", class_="small"),
         element("pre", element("code", "\n".join(lines))),
-    ]  # fmt: skip
+    ]
 
 
 def _missing(report: Report) -> list[Element]:

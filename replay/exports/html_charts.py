@@ -18,10 +18,6 @@ SAMPLES_DRAWN = 500
 def pool_chart(source: EventSource, facts: RunFacts, report: Report) -> list[Element]:
     """Held and cached blocks by step, with a mark at each step in which something was found; a
     picture for each rank."""
-    run = facts.header
-    if run is None:
-        return []
-    size = max(run.num_blocks - len(set(run.sentinel_blocks)), 1) * max(len(run.groups), 1)
     found: dict[int, set[int]] = {}
     for finding in report.findings:
         shown = source.at(finding.seq)
@@ -29,7 +25,9 @@ def pool_chart(source: EventSource, facts: RunFacts, report: Report) -> list[Ele
     drawings: list[Element] = []
     for rank in sorted(facts.ranks):
         samples = [sample for sample in facts.pool if sample.rank == rank]
-        if len(samples) > 1:
+        run = facts.headers.get(rank)
+        if run is not None and len(samples) > 1:
+            size = max(run.num_blocks - len(set(run.sentinel_blocks)), 1) * max(len(run.groups), 1)
             name = f"Rank {rank}: at" if len(facts.ranks) > 1 else "At"
             drawings += _of_rank(samples, name, size, facts.last_step, found.get(rank, set()))
     if not drawings:

@@ -70,6 +70,8 @@ class RunFacts:
         self.header: RunStarted | None = None
         self.events = 0
         self.last_step = 0
+        self.headers: dict[int, RunStarted] = {}
+        """Rank -> its header."""
         self.ranks: set[int] = set()
         self.requests: dict[tuple[int, str], RequestFacts] = {}
         self.pool: list[PoolSample] = []
@@ -83,8 +85,9 @@ class RunFacts:
         self.ranks.add(rank)
         self.last_step = max(self.last_step, step)
         match envelope.event:
-            case RunStarted() as event if self.header is None:
-                self.header = event
+            case RunStarted() as event:
+                self.header = self.header or event
+                self.headers.setdefault(rank, event)
             case RequestAdded() as event:
                 self._added(self._of(rank, event.request), event, step)
             case StepScheduled() as event:
