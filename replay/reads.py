@@ -8,13 +8,21 @@ import numpy as np
 
 from ..recorder.events import InputsBuilt, MaskBuilt
 
+MOST_POSITIONS = 1 << 22
+"""A longer row is a wrong number, and is read so far."""
+
 WEAKEST_FILL = -1e4
 """A fill above this doesn't mask."""
 
 
 def slots_by_position(table: Sequence[int], seq_len: int, block_size: int) -> list[int | None]:
-    """The slot of each position below seq_len; None where the table has a hole or ends."""
+    """The slot of each position below seq_len; None where the table has a hole or ends.
+
+    Without a block size no slot is known.
+    """
     slots: list[int | None] = []
+    if block_size < 1:  # of a trace that lost its header
+        return slots
     for position in range(max(seq_len, 0)):
         index, offset = divmod(position, block_size)
         block = table[index] if index < len(table) else -1
@@ -26,7 +34,7 @@ def slots_of_row(build: InputsBuilt, row: int, block_size: int) -> list[int | No
     """As `slots_by_position`, of one row of a build; arrays that are too short make short rows."""
     table = build.block_tables[row] if row < len(build.block_tables) else ()
     seq_len = build.seq_lens[row] if row < len(build.seq_lens) else 0
-    return slots_by_position(table, seq_len, block_size)
+    return slots_by_position(table, min(seq_len, MOST_POSITIONS), block_size)
 
 
 def slots_read(build: InputsBuilt, mask: MaskBuilt | None, row: int, block_size: int) -> list[int]:
