@@ -59,6 +59,8 @@ class TraceReader:
         self.path = self._file.path
         self._decoding = decoding_of(self._file.format, self._file.rows)
         self._lookup = Lookup(self._file.rows, self._envelope, self._file.format > 1)
+        if self._file.damage is not None:
+            self._go_on_with_what_can_be_read()
 
     def __enter__(self) -> Self:
         return self
@@ -325,6 +327,12 @@ class TraceReader:
             return None if text is None else str(json.loads(text)["digest"])
         except (ValueError, KeyError, TypeError):
             return ""  # no digest is that
+
+    def _go_on_with_what_can_be_read(self) -> None:
+        """Of what a damaged file still has: a name or a base may be among what is lost."""
+        unreadable = self._first_unreadable(0)
+        if unreadable is not None:
+            self._file.fall_back(*unreadable)
 
     def _first_unreadable(self, start_seq: int) -> tuple[str, int] | None:
         """What is wrong with the first event that can't be read, and its seq."""
