@@ -128,7 +128,7 @@ def decode(row: StoredRow, context: Context = ALONE) -> Event:
         raise BadEvent(row.kind, f"the stored payload is not msgpack{why}") from error
     except WrongType as error:
         raise BadEvent(row.kind, f"the stored payload is damaged (it is not {error})") from error
-    except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise BadEvent(row.kind, f"the stored payload is damaged ({error})") from error
 
 

@@ -36,7 +36,16 @@ def decode(row: StoredRow) -> Event:
     except msgpack.UnpackException as error:
         why = f" ({error})" if str(error) else ""
         raise BadEvent(row.kind, f"the stored payload is not msgpack{why}") from error
-    except (TypeError, ValueError, KeyError, OverflowError, RecursionError, struct.error) as error:
+    except WrongType as error:
+        raise BadEvent(row.kind, f"the stored payload is damaged (it is not {error})") from error
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        struct.error,
+    ) as error:
         raise BadEvent(row.kind, f"the stored payload is damaged ({error})") from error
 
 
