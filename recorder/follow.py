@@ -64,6 +64,8 @@ class Follower:
         self._now = now
         with TraceReader(self.path):
             self._identity = self._file_now()
+        self.was_live = self._may_have_a_writer()
+        """Whether it was being written when this began, as far as that can be known."""
         self._moved_at = now()
         self._seen_writer_at = now()
         self._failures = 0

@@ -121,10 +121,13 @@ _END: dict[End, str] = {
 
 
 def _problems(follower: Follower, end: End) -> list[str]:
-    """What is wrong with the recording as a whole, which step by step nobody sees."""
+    """What is wrong with a recording as a whole, which step by step nobody sees.
+
+    One that was read as it was written is not read again.
+    """
     if end == "damaged":
         return [follower.problem] if follower.problem else []
-    if end != "ended":
+    if end != "ended" or follower.was_live:
         return []
     with TraceReader(follower.path) as reader:
         return reader.problems
