@@ -54,7 +54,7 @@ def _default(value: Any) -> Any:
     """What msgpack has no type for: integers outside 64 bits and numpy's scalars."""
     if isinstance(value, int):
         size = small_enough(value).bit_length() // 8 + 1
-        return _ext(_BIG_INT, value.to_bytes(size, "little", signed=True))
+        return ext_type(_BIG_INT, value.to_bytes(size, "little", signed=True))
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a value of type {type(value).__name__} can't be stored")
@@ -71,7 +71,7 @@ def pack_value(value: Any) -> bytes:
     return value_packer()(value)
 
 
-def _ext(code: int, data: bytes) -> msgpack.ExtType:
+def ext_type(code: int, data: bytes) -> msgpack.ExtType:
     """As ExtType's own constructor, whose checks take longer than packing most arrays."""
     return tuple.__new__(msgpack.ExtType, (code, data))
 
@@ -100,12 +100,12 @@ def pack_ints(values: Iterable[int]) -> msgpack.ExtType:
 
 def _plain(numbers: tuple[int, ...] | list[int]) -> msgpack.ExtType:
     if not numbers:
-        return _ext(9, b"")
+        return ext_type(9, b"")
     least, most = min(numbers), max(numbers)
     if least >= 0 and most < 1 << 8:
-        return _ext(9, bytes(numbers))
+        return ext_type(9, bytes(numbers))
     code = _code_for(least, most)
-    return _ext(code, little_endian(array(TYPECODES[code], numbers)).tobytes())
+    return ext_type(code, little_endian(array(TYPECODES[code], numbers)).tobytes())
 
 
 def _code_for(least: int, most: int) -> int:
@@ -144,7 +144,7 @@ def _one_run(step: int, first: int, count: int) -> msgpack.ExtType:
 def _runs(step: int, firsts: list[int], counts: list[int]) -> msgpack.ExtType:
     packed, lengths = _plain(firsts), _plain(counts)
     head = bytes((step, packed.code, lengths.code))
-    return _ext(_RUNS, head + packed.data + lengths.data)
+    return ext_type(_RUNS, head + packed.data + lengths.data)
 
 
 def unpack_ints(value: Any) -> tuple[int, ...]:
@@ -197,9 +197,9 @@ def pack_floats(values: Iterable[float]) -> msgpack.ExtType:
     exact = array("d", values)
     short = array("f", exact)
     if array("d", short) == exact:
-        return _ext(_FLOAT32, little_endian(short).tobytes())
+        return ext_type(_FLOAT32, little_endian(short).tobytes())
     exact = array("d", map(one_nan, exact))
-    return _ext(_FLOAT64, little_endian(exact).tobytes())
+    return ext_type(_FLOAT64, little_endian(exact).tobytes())
 
 
 def one_nan(number: float) -> float:

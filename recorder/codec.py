@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from .arrays import WrongType, unpack_floats, unpack_ints, unpack_scalar
+from .arrays import WrongType, ext_type, unpack_floats, unpack_ints, unpack_scalar
 from .errors import BadEvent
-from .events import KINDS, Event
+from .events import KINDS, Event, Rows
 from .fields import FieldSpec, Shape, fields_of
 from .names import unpack_names
 from .plain import canonical
@@ -29,6 +29,8 @@ from .tables import Bases, unpack_table
 
 RESERVED = frozenset({"kind", "step", "seq", "t_ns", "rank"})
 """Names of the envelope; no event has a field of those names, unknown ones included."""
+
+_LISTS_KEPT = 1_000
 
 FLOAT_SHAPES = frozenset({"float", "floats"})
 
@@ -92,14 +94,13 @@ class Context(NamedTuple):
 
     name_of: Callable[[int], str | None]
     bases: Bases
+    lists: dict[Any, Rows]
+    """Lists of names that were read before: each step has the same ones several times."""
 
 
-def _no_bases(_: int) -> list[Any]:
-    return []
-
-
-ALONE = Context({}.get, _no_bases)
-"""Of an event that refers to nothing."""
+def alone() -> Context:
+    """Of an event that refers to nothing."""
+    return Context({}.get, lambda _: [], {})
 
 
 class StoredRow(NamedTuple):
@@ -115,7 +116,7 @@ class StoredRow(NamedTuple):
     payload: bytes
 
 
-def decode(row: StoredRow, context: Context = ALONE) -> Event:
+def decode(row: StoredRow, context: Context) -> Event:
     """The inverse of `Encoder.encode`. Raises BadEvent, which names the kind, for bytes that are no
     event."""
     cls = KINDS.get(row.kind)
@@ -136,13 +137,18 @@ def _decode(plan: Plan, row: StoredRow, context: Context) -> Event:
     stored, unknown = unpacked_payload(row.payload)
     if len(stored) > len(plan.fields):
         raise ValueError("it has more fields than this version of kvrewind knows")
+    columns, fields = _reading(plan.cls)
     values: dict[str, Any] = {}
-    for spec, value in ((plan.request, row.request), (plan.block, row.block)):
-        if spec is not None and (value is not None or spec.required):
-            values[spec.name] = _field(spec, value, row.seq, context)
-    for spec, value in zip(plan.fields, stored, strict=False):
-        if value is not None or spec.required:
-            values[spec.name] = _field(spec, value, row.seq, context)
+    name = ""
+    try:
+        for (name, required, unpack), value in zip(columns, (row.request, row.block), strict=True):
+            if unpack is not None and (value is not None or required):
+                values[name] = unpack(value, row.seq, context)
+        for (name, required, unpack), value in zip(fields, stored, strict=False):
+            if value is not None or required:
+                values[name] = unpack(value, row.seq, context)
+    except WrongType as error:
+        raise ValueError(f"the field {name} is not {error}") from None
     for spec in plan.fields[len(stored) :]:
         if spec.required:
             if spec.shape != "any":
@@ -156,29 +162,51 @@ def _decode(plan: Plan, row: StoredRow, context: Context) -> Event:
 def unpacked_payload(payload: bytes) -> tuple[list[Any], dict[str, Any] | None]:
     unknown = None
     try:
-        stored = msgpack.unpackb(payload, strict_map_key=True)
+        stored = msgpack.unpackb(payload, strict_map_key=True, ext_hook=ext_type)
     except msgpack.ExtraData as both:
-        stored, unknown = both.unpacked, msgpack.unpackb(both.extra, strict_map_key=True)
+        stored, unknown = (
+            both.unpacked,
+            msgpack.unpackb(both.extra, strict_map_key=True, ext_hook=ext_type),
+        )
     if type(stored) is not list or not (unknown is None or type(unknown) is dict):
         raise ValueError("not an array of fields")
     return stored, unknown
 
 
-def _field(spec: FieldSpec, value: Any, seq: int, context: Context) -> Any:
-    try:
-        if is_numbered(spec):
-            return _unpack_rows(spec, value, context)
-        if spec.shape == "table":
-            return unpack_table(value, seq, context.bases)
-        if spec.words is not None:
-            return _unpack_words(spec, value)
-        return UNPACK[spec.shape](value)
-    except WrongType as error:
-        raise ValueError(f"the field {spec.name} is not {error}") from None
+Unpack = Callable[[Any, int, Context], Any]
+"""(stored value, seq, context) -> value. Raises WrongType."""
 
 
-def _unpack_rows(spec: FieldSpec, value: Any, context: Context) -> tuple[str | None, ...]:
-    names = unpack_names(value, context.name_of)
+@cache
+def _reading(cls: type[Event]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Name, whether it is required, and what reads it: of the columns request and block (None where
+    the event has no such field), and of the fields of the payload."""
+    plan = plan_of(cls)
+    columns = tuple(
+        ("", False, None) if spec is None else (spec.name, spec.required, _unpack_for(spec))
+        for spec in (plan.request, plan.block)
+    )
+    return columns, tuple((s.name, s.required, _unpack_for(s)) for s in plan.fields)
+
+
+def _unpack_for(spec: FieldSpec) -> Unpack:
+    if is_numbered(spec):
+        return lambda value, _, context: _unpack_rows(spec, value, context)
+    if spec.shape == "table":
+        return lambda value, seq, context: unpack_table(value, seq, context.bases)
+    if spec.words is not None:
+        return lambda value, *_: _unpack_words(spec, value)
+    unpack = UNPACK[spec.shape]
+    return lambda value, *_: unpack(value)
+
+
+def _unpack_rows(spec: FieldSpec, value: Any, context: Context) -> Rows:
+    names = context.lists.get(value) if isinstance(value, msgpack.ExtType) else None
+    if names is None:
+        names = unpack_names(value, context.name_of)
+        if len(context.lists) > _LISTS_KEPT:
+            context.lists.clear()
+        context.lists[value] = names
     if spec.shape == "names" and None in names:
         raise WrongType("a list of names without pads")
     return names

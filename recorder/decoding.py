@@ -87,7 +87,7 @@ class Version2:
         self._names: dict[int, str] = {}
         self._last_id = 0
         self._bases: OrderedDict[int, list[TableRow | None]] = OrderedDict()
-        self._context = Context(self._name_of, self._rows_of)
+        self._context = Context(self._name_of, self._rows_of, {})
 
     def decode(self, row: StoredRow) -> Event:
         return codec.decode(row, self._context)

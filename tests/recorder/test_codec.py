@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvrewind.recorder.codec import Context, StoredRow, decode
+from kvrewind.recorder.codec import Context, StoredRow, alone, decode
 from kvrewind.recorder.encoder import Encoder, encode
 from kvrewind.recorder.errors import BadEvent
 from kvrewind.recorder.events import (
@@ -40,7 +40,7 @@ def back(event: Event) -> Event:
     encoded = encoder.encode(event)
     names = dict(encoder.names.take_new())
     row = stored(type(event).__name__, encoded.payload, encoded.request, encoded.block)
-    return decode(row, Context(names.get, lambda _: []))
+    return decode(row, Context(names.get, lambda _: [], {}))
 
 
 def shuffled(value: Any) -> Any:
@@ -77,7 +77,7 @@ def test_no_damaged_payload_gives_anything_but_an_error_that_names_the_kind(
     for _ in range(300):
         payload = bytes(seed.randrange(256) for _ in range(seed.randrange(12)))
         try:
-            decode(stored(cls.__name__, b"\x93" + payload, "r", 1))
+            decode(stored(cls.__name__, b"\x93" + payload, "r", 1), alone())
         except BadEvent as error:
             assert cls.__name__ in str(error)
 
@@ -92,7 +92,7 @@ def test_a_payload_with_any_byte_changed_is_an_event_or_an_error() -> None:
         slot_mapping=(5, 6, 7, -1),
         phases=("prefill", "decode"),
     )
-    names = Context({1: "a"}.get, lambda _: [])
+    names = Context({1: "a"}.get, lambda _: [], {})
     payload = encode(event).payload
     outcomes = set()
     for index in range(len(payload)):
@@ -118,18 +118,18 @@ def test_a_payload_with_any_byte_changed_is_an_event_or_an_error() -> None:
 )
 def test_the_error_says_what_is_wrong_with_a_payload(payload: bytes, says: str) -> None:
     with pytest.raises(BadEvent, match=says):
-        decode(stored("InputsBuilt", payload))
+        decode(stored("InputsBuilt", payload), alone())
 
 
 def test_a_row_without_its_request_is_no_allocation() -> None:
     encoded = encode(BlockAllocated(block=1, request="a", index=0))
     with pytest.raises(BadEvent, match="request is not text"):
-        decode(stored("BlockAllocated", encoded.payload, None, 1))
+        decode(stored("BlockAllocated", encoded.payload, None, 1), alone())
 
 
 def test_an_unknown_kind_is_named() -> None:
     with pytest.raises(BadEvent, match="BlockTeleported"):
-        decode(stored("BlockTeleported", msgpack.packb([])))
+        decode(stored("BlockTeleported", msgpack.packb([])), alone())
 
 
 @pytest.mark.parametrize(

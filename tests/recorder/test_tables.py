@@ -79,7 +79,7 @@ class Written:
         self.digests.append(step.digest)
 
     def read(self, seq: int) -> Any:
-        return decode(self.rows[seq], Context(self.names.get, self._bases))
+        return decode(self.rows[seq], Context(self.names.get, self._bases, {}))
 
     def _bases(self, seq: int) -> Any:
         return own_rows(msgpack.unpackb(self.rows[seq].payload)[TABLES])
