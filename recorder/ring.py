@@ -215,7 +215,7 @@ class Ring:
     def _described(self, begin: _Keyframe) -> dict[str, Any]:
         """What the header says: where the ring begins, and the digest of the events that stayed
         and of the mark, which the chain of digests doesn't cover."""
-        digests = [kept.digest for kept in (*begin.kept, _kept(begin.mark))]
+        digests = [kept.digest for kept in sorted((*begin.kept, _kept(begin.mark)))]
         return {
             "limit": str(self.limit),
             "begins_seq": begin.mark.seq,

@@ -50,7 +50,7 @@ def ring_of(text: str, **how: int) -> Ring:
 def record(
     path: Path, sample_events: Callable[..., list], steps: int, ring: Ring | None, **how: object
 ) -> TraceWriter:
-    """Small steps, of which every tenth takes in a request and every twelfth defines a piece."""
+    """Small steps, of which every tenth takes in a request and every third defines a piece."""
     with TraceWriter(path, ring=ring, **how) as writer:  # pyright: ignore[reportArgumentType]
         last = 0
         for event, step in sample_events(steps, ended=True):
@@ -58,7 +58,7 @@ def record(
                 added = RequestAdded(request=f"q{step}", prompt_tokens=(1, 2), max_new_tokens=1)
                 writer.emit(added, step)
             writer.emit(event, step)
-            if step > last and step % 12 == 0:
+            if step > last and step % 3 == 0:
                 writer.emit(PiecesDefined(tokens=(step,), pieces=(f"w{step}",)), step)
             last = step
     assert writer.failure is None
@@ -106,7 +106,7 @@ def test_of_what_was_before_the_header_the_pieces_and_the_live_requests_stay(
                 break
             before.append(envelope)
         pieces = [e.step for e in before if isinstance(e.event, PiecesDefined)]
-        assert pieces == list(range(12, before[-1].step + 1, 12))
+        assert pieces == list(range(3, before[-1].step + 1, 3))
         added = [e.event.request for e in before if isinstance(e.event, RequestAdded)]
         assert len(added) == 3
         assert before[0].kind == "RunStarted"
