@@ -99,6 +99,8 @@ def test_a_ring_of_a_sound_run_is_whole_as_a_file_and_not_called_clean(
     assert (status, found["verdict"], found["findings"]) == (4, "incomplete", [])
     (missing,) = found["missing"]
     assert "had left the ring" in missing
+    assert run(["replay", str(ring)]) == 2
+    assert "can't be compared" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,19 @@ def replay(
             f"{trace} is redacted, so that nothing can be computed again whose bits could be "
             "compared; use --verify."
         )
+    is_compared = verify is not None or not (changes or only)
+    if is_compared and recording.has_gaps:
+        raise NotReexecutable(
+            f"{trace} is a ring, or events of it were dropped: a run again can't be compared with "
+            "it; check it, or run one request alone with --only"
+        )
     loaded = model_of(recording, model)
     executor = Reexecutor(recording, loaded)
     tell_versions(executor)
     rerun = executor.run(changes, only=only, force_tokens=force_tokens)
     if output is not None:
         _save(rerun, output, force)
-    if verify is None and (changes or only):
+    if not is_compared:
         return _show(rerun, loaded)
     return _compare(recorded, rerun, bits=verify == "bits")
 
