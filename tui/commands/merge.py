@@ -16,7 +16,6 @@ from ...replay.merge import merge as merge_traces
 from ..console import say
 from ..options import Trace
 
-
 NAMES_SHOWN = 4
 
 
