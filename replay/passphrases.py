@@ -84,9 +84,9 @@ class PassphraseWatch:
         speaker.tail.append(token)
         while len(speaker.tail) > self._longest + 1:
             speaker.tail.popleft()
-        said = self._pieces.text(speaker.tail)
+        said = self._pieces.running_text(speaker.tail)
         for word, owner in foreign_passphrases(request, said, self._words):
-            was_given = word.casefold() in self._pieces.text(speaker.given).casefold()
+            was_given = word.casefold() in self._pieces.running_text(speaker.given).casefold()
             if (request, owner) not in self._said and not was_given:
                 self._said.add((request, owner))
                 self.findings.append(_finding(envelope, self._named(request), self._named(owner)))

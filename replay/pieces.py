@@ -39,7 +39,7 @@ class Pieces:
         self._known.update(zip(tokens, pieces, strict=False))
         self._is_marked = self._is_marked or any(p.startswith(_WORD_MARKS) for p in pieces)
 
-    def text(self, tokens: Iterable[int]) -> str:
+    def running_text(self, tokens: Iterable[int]) -> str:
         """Running text, without what isn't known."""
         return self._joined([self._known[token] for token in tokens if token in self._known])
 
