@@ -186,6 +186,10 @@ class IntPacker:
             known = self._known[numbers] = pack_ints(numbers)
         return known
 
+    def tidy(self) -> None:
+        if len(self._known) > 512:
+            self._known.clear()
+
     def forget(self) -> None:
         self._known.clear()
 

@@ -69,6 +69,9 @@ class PostingWriter:
         self._batches: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         """(rank, ids of requests) -> seqs: the events of a step list the same ones, and so do those
         of the next."""
+        self._last_requests: Sequence[str | None] | None = None
+        self._last_rank = 0
+        self._last_seqs: list[int] = []
         self._first: int | None = None
         self._last = 0
         self._events = 0
@@ -102,6 +105,7 @@ class PostingWriter:
         found += _lists_of_batches(self._batches)
         self._open.clear()
         self._batches.clear()
+        self._last_requests = None
         self._first, self._events = None, 0
         return found
 
@@ -113,11 +117,13 @@ class PostingWriter:
         gathered.keys.append(keys)
 
     def _requests(self, event: Any, seq: int, rank: int) -> None:
+        if event.requests == self._last_requests and rank == self._last_rank:
+            self._last_seqs.append(seq)
+            return
         batch = rank, self._ids_of(event.requests)
-        seqs = self._batches.get(batch)
-        if seqs is None:
-            seqs = self._batches[batch] = []
-        seqs.append(seq)
+        self._last_requests, self._last_rank = event.requests, rank
+        self._last_seqs = self._batches.setdefault(batch, [])
+        self._last_seqs.append(seq)
 
     def _written(self, event: SlotsWritten, seq: int, rank: int) -> None:
         self._requests(event, seq, rank)

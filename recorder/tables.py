@@ -17,7 +17,7 @@ from hashlib import blake2b
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, NamedTuple
 
-from .arrays import WrongType, little_endian, pack_ints, unpack_ints
+from .arrays import IntPacker, WrongType, little_endian, pack_ints, unpack_ints
 
 Row = tuple[int, ...]
 Bases = Callable[[int], Sequence[Row | None]]
@@ -43,6 +43,7 @@ class _Written:
     base_seq: int
     base_index: int
     base: Row
+    last_seq: int
     last: Row
     digest: bytes
     holes: int = 0
@@ -56,16 +57,46 @@ class _Written:
         self.holes, self.cut, self.tail = _change(self.base, row)
 
 
+@dataclass(slots=True)
+class _Event:
+    """The last event of a rank and group: most tables are the same in the next one."""
+
+    requests: Sequence[str | None]
+    rows: Sequence[Row]
+    written: list[_Written]
+    bases: list[int]
+    columns: list[Any]
+    digest: bytes
+    left: int
+    """How often it may be repeated before a row is to be written in full again."""
+    repeats: int = 0
+
+    def repeat(self, seq: int) -> PackedTable:
+        self.left -= 1
+        self.repeats += 1
+        columns = self.columns.copy()
+        columns[2] = pack_ints([seq - base for base in self.bases])
+        return PackedTable(columns, self.digest)
+
+    def settle(self) -> None:
+        """What the repeats have cost."""
+        for row in self.written:
+            row.spent += self.repeats * len(row.tail)
+
+
 class TableEncoder:
     """Writes the tables of one trace, in the order of their events."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int | None], dict[str, _Written]] = {}
+        self._last: dict[tuple[int, int | None], _Event] = {}
         self._digests: dict[Row, bytes] = {}
+        self._ints = IntPacker()
 
     def forget(self) -> None:
         """What comes from now on refers to nothing before."""
         self._known.clear()
+        self._last.clear()
 
     def pack(
         self,
@@ -76,14 +107,42 @@ class TableEncoder:
         rows: Sequence[Row],
     ) -> PackedTable:
         """Raises ValueError for a row with a number beyond 64 bits."""
+        last = self._last.get((rank, group))
+        if last is not None:
+            is_near = last.left > 0 and seq - min(last.bases) < _MOST_EVENTS
+            if is_near and last.requests == requests and last.rows == rows:
+                return last.repeat(seq)
+            last.settle()
+            del self._last[rank, group]
         known = self._known.setdefault((rank, group), {})
         if len(known) > 2 * len(rows) + 256:
             known.clear()
+        written, are_changes = self._written(seq, known, requests, rows)
+        bases = [base for base in dict.fromkeys([w.base_seq for w in written]) if base != seq]
+        columns = self._columns(seq, written, bases)
+        digest = b"".join([w.digest for w in written])
+        if are_changes and bases:
+            left = min([(len(w.base) - w.spent) // len(w.tail) for w in written if w.tail] or [999])
+            event = _Event(requests, rows, written, bases, columns, digest, left)
+            self._last[rank, group] = event
+        return PackedTable(columns, digest)
+
+    def _written(
+        self,
+        seq: int,
+        known: dict[str, _Written],
+        requests: Sequence[str | None],
+        rows: Sequence[Row],
+    ) -> tuple[list[_Written], bool]:
+        """Each row, and whether all but those of pads, which have no tails, are changes."""
         written: list[_Written] = []
+        are_changes = True
         oldest = seq - _MOST_EVENTS
         for index, (row, name) in enumerate(zip(rows, chain(requests, repeat(None)), strict=False)):
             before = None if name is None else known.get(name)
-            if before is not None and oldest < before.base_seq < seq:
+            is_first = before is None or before.last_seq < seq
+            if before is not None and is_first and oldest < before.base_seq:
+                before.last_seq = seq
                 if row != before.last:
                     before.change(row)
                 if before.tail:
@@ -92,10 +151,31 @@ class TableEncoder:
                     written.append(before)
                     continue
             digest = self._digest(row)
-            if name is not None and (before is None or before.base_seq < seq):
-                known[name] = _Written(seq, index, row, row, digest)
-            written.append(_Written(seq, 0, row, row, digest, tail=row))
-        return PackedTable(_columns_of(seq, written), b"".join([w.digest for w in written]))
+            if name is not None and is_first:
+                known[name] = _Written(seq, index, row, seq, row, digest)
+            are_changes = are_changes and not row
+            written.append(_Written(seq, 0, row, seq, row, digest, tail=row))
+        return written, are_changes
+
+    def _columns(self, seq: int, written: Sequence[_Written], bases: Sequence[int]) -> list[Any]:
+        """One event's table as it is stored; its own rows are in full."""
+        pack = self._ints.pack
+        self._ints.tidy()
+        columns = [
+            pack([len(w.tail) for w in written]),
+            pack_ints(list(chain.from_iterable([w.tail for w in written if w.tail]))),
+        ]
+        if bases:
+            number = {base: index for index, base in enumerate(bases, 1)}
+            number[seq] = 0
+            columns += [
+                pack_ints([seq - base for base in bases]),
+                pack([number[w.base_seq] for w in written]),
+                pack([w.base_index for w in written]),
+                pack([w.holes for w in written]),
+                pack([w.cut for w in written]),
+            ]
+        return columns
 
     def _digest(self, row: Row) -> bytes:
         """Rows in full are those of pads, which are alike, or new."""
@@ -105,27 +185,6 @@ class TableEncoder:
                 self._digests.clear()
             known = self._digests[row] = row_digest(row)
         return known
-
-
-def _columns_of(seq: int, written: Sequence[_Written]) -> list[Any]:
-    """One event's table as it is stored; its own rows are in full."""
-    columns = [
-        [len(w.tail) for w in written],
-        list(chain.from_iterable([w.tail for w in written if w.tail])),
-    ]
-    seqs = [w.base_seq for w in written]
-    bases = [base for base in dict.fromkeys(seqs) if base != seq]
-    if bases:
-        number = {base: index for index, base in enumerate(bases, 1)}
-        number[seq] = 0
-        columns += [
-            [seq - base for base in bases],
-            [number[base] for base in seqs],
-            [w.base_index for w in written],
-            [w.holes for w in written],
-            [w.cut for w in written],
-        ]
-    return [pack_ints(column) for column in columns]
 
 
 def _change(base: Row, row: Row) -> tuple[int, int, Row]:

@@ -56,7 +56,8 @@ def growing(draw: st.DrawFn) -> list[InputsBuilt]:
                 )
             )
         listed = draw(st.lists(st.sampled_from([*rows, None]), max_size=6))  # names may repeat
-        tables = tuple(rows.get(name, ()) for name in listed)
+        extra = st.sampled_from([(), (7,)])  # so that they differ from row to row
+        tables = tuple((*rows.get(name, ()), *draw(extra)) for name in listed)
         if draw(st.booleans()):
             tables = tables[: draw(st.integers(0, len(tables)))]
         found.append(build(tuple(listed), tables, draw(st.sampled_from([None, 0, 1]))))
