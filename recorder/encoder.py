@@ -82,24 +82,29 @@ class Encoder:
         """Of events that are stored as they are canonical."""
         pack, values_of, convert = self._pack, plan.values, self._converters(plan)
         has_request, has_block = plan.request is not None, plan.block is not None
+        integers = _integers(plan)
 
         def encode(event: Any, seq: int, rank: int) -> Any:
-            values = values_of(event)
-            if convert:
-                values = list(values)
-                for index, converted in convert:
-                    value = values[index]
-                    if value is not None:
-                        values[index] = converted(value)
+            values = list(values_of(event))
+            for index in integers:
+                value = values[index]
+                if type(value) is not int or not -_INT64 <= value < _INT64:
+                    values[index] = None if value is None else _int64(value)
+            for index, converted in convert:
+                value = values[index]
+                if value is not None:
+                    values[index] = converted(value)
             while values and values[-1] is None:
-                values = values[:-1]
+                values.pop()
             payload = pack(values)
             if event.unknown:
                 payload += self._unknown(event.unknown, plan)
             request = event.request if has_request else None
             if type(request) is not str and request is not None:
                 request = _text(request)
-            block = _int64(event.block) if has_block else None
+            block = event.block if has_block else None
+            if has_block and (type(block) is not int or not -_INT64 <= block < _INT64):
+                block = _int64(block)
             return request, block, payload, payload, b""
 
         return encode
@@ -108,9 +113,13 @@ class Encoder:
         """Of events with names, tables or floats."""
         pack, values_of = self._pack, plan.values
         convert, replace = self._converters(plan), self._replacers(plan)
+        integers = _integers(plan)
 
         def encode(event: Any, seq: int, rank: int) -> Any:
             canon = list(values_of(event))
+            for index in integers:
+                if canon[index] is not None:
+                    canon[index] = _int64(canon[index])
             for index, converted in convert:
                 value = canon[index]
                 if value is not None:
@@ -144,7 +153,7 @@ class Encoder:
             return self._words(spec.words or ())
         if spec.shape == "ints":
             return self._ints.pack
-        return {"int": _int64, "list": canonical, "map": _plain, "any": _plain}.get(spec.shape)
+        return {"list": canonical, "map": _plain, "any": _plain}.get(spec.shape)
 
     def _words(self, words: tuple[str, ...]) -> Callable[[tuple[str, ...]], msgpack.ExtType]:
         """As numbers, in the order in which the class declares the words."""
@@ -210,6 +219,11 @@ def canonical_encoder() -> Callable[[Event], tuple[bytes, bytes]]:
         return encoded.exact, encoded.floats
 
     return encode_canonical
+
+
+def _integers(plan: Plan) -> tuple[int, ...]:
+    """Indexes of the fields that are one integer."""
+    return tuple(index for index, spec in enumerate(plan.fields) if spec.shape == "int")
 
 
 def _trimmed(values: Any) -> Any:
