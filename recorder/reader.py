@@ -172,7 +172,10 @@ class TraceReader:
         Reads every event. From the first one that can't be read on, nothing is there any more.
         """
         try:
+            ring = self._ring_digest()
             broken = self._first_broken_step()
+            while broken is not None and ring != (ring := self._ring_digest()):
+                broken = self._first_broken_step()  # its writer let the ring begin later meanwhile
         except UnreadableTrace:
             self._file.fall_back("the file is damaged")
             broken = self._first_broken_step()

@@ -21,6 +21,7 @@ class RingState:
             apply(self._state, envelope)
 
     def requests(self) -> Collection[str]:
+        """Now and then it lets go of what was overwritten, and of requests that are over."""
         self._state = compacted(self._state)
         return self._state.requests.keys()
 

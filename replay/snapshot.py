@@ -1,7 +1,7 @@
 """A state as text and back: the keyframe with which a ring begins.
 
 The text is base64 of compressed JSON, so that it goes unchanged through every form that a trace
-may take. Writes, of which there are as many as slots, are columns of integers. The header is not
+may take. Writes, of which there are as many as slots, are columns of differences. The header is not
 in it: a trace keeps its `RunStarted`. `docs/trace-format.md` lists the fields.
 
 A snapshot holds what can still matter: the writes that slots point to, and the requests that are
@@ -14,8 +14,11 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from ..recorder.errors import BadInput
 from ..recorder.events import (
@@ -85,13 +88,13 @@ def compacted(state: State) -> State:
         pool.slots = {
             slot: found.log.append(state.log[index]) for slot, index in pool.slots.items()
         }
-    named = _named(state)
-    found.requests = {
-        name: known
-        for name, known in state.requests.items()
-        if not known.is_finished or name in named
-    }
+    found.requests = _requests(state)
     return found
+
+
+def _requests(state: State) -> dict[str, RequestState]:
+    named = _named(state)
+    return {n: r for n, r in state.requests.items() if not r.is_finished or n in named}
 
 
 def _named(state: State) -> set[str | None]:
@@ -118,31 +121,34 @@ def _writes(state: State) -> Iterator[Write]:
 
 
 class _Table:
-    """Values by their number, for whoever refers to one often."""
+    """Values by their number, from 1 on; None is 0."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[Hashable, int] = {None: 0}
 
-    def number(self, value: Hashable) -> int:
-        known = self._numbers.get(value)
-        if known is None:
-            known = self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return known
+    def numbers(self, values: Sequence[Hashable]) -> list[int]:
+        known = self._known
+        for value in dict.fromkeys(values):
+            if value not in known:
+                self.values.append(value)
+                known[value] = len(self.values)
+        return [known[value] for value in values]
 
 
 class _Dump:
     def __init__(self, state: State) -> None:
-        self._state = compacted(state)
+        self._state = state
         self._names = _Table()
         self._kinds = _Table()
         self._epochs = _Table()
-        self._writes = _Table()
+        self._writes: list[Write] = []
+        self._others: dict[Write, int] = {}
+        """Writes that no slot points to, by their number."""
 
     def whole(self) -> dict[str, Any]:
         state = self._state
-        parts = {
+        parts: dict[str, Any] = {
             "version": VERSION,
             "seq": state.seq,
             "step": state.step,
@@ -151,7 +157,7 @@ class _Dump:
             "adapters": list(state.adapters.items()),
             "pool_epoch": state.pool_epoch,
             "pools": [[group, self._pool(pool)] for group, pool in state.pools.items()],
-            "requests": [[name, _request(known)] for name, known in state.requests.items()],
+            "requests": [[name, _request(known)] for name, known in _requests(state).items()],
             "steps": [[number, _step(step)] for number, step in state.steps.items()],
             "transfers": [[name, self._transfer(t)] for name, t in state.transfers.items()],
             "stored": [[group, key, self._row(row)] for (group, key), row in state.stored.items()],
@@ -164,14 +170,16 @@ class _Dump:
         }
 
     def _pool(self, pool: Pool) -> dict[str, Any]:
-        log = self._state.log
+        log, first = self._state.log, len(self._writes)
+        slots = sorted(pool.slots)
+        self._writes += [log[pool.slots[slot]] for slot in slots]
         return {
             "block_size": pool.block_size,
             "sentinels": sorted(pool.sentinels),
             "blocks": [[number, _block(block)] for number, block in pool.blocks.items()],
             "unlisted": _block(pool.unlisted),
             "free": pool.free,
-            "slots": [[s, self._writes.number(log[index])] for s, index in pool.slots.items()],
+            "writes": [first, len(slots)],
             "tables": list(pool.tables.items()),
             "kept": [[*where, block] for where, block in pool.kept.items()],
             "index": list(pool.index.items()),
@@ -185,19 +193,47 @@ class _Dump:
         return [transfer.seq, to_json(transfer.event), rows]
 
     def _row(self, row: _Row) -> list[int | None]:
-        return [None if write is None else self._writes.number(write) for write in row]
+        return [None if write is None else self._number(write) for write in row]
 
-    def _columns(self) -> list[list[Any]]:
-        """One for each field of `Write`, in their order."""
-        rows = [
-            (
-                None if w.request is None else self._names.number(w.request), w.revision,
-                w.position, w.token, w.slot, w.seq, w.step, self._kinds.number(w.kind),
-                w.generation, self._epochs.number(w.epoch),
-            )
-            for w in self._writes.values
-        ]  # fmt: skip
-        return [list(column) for column in zip(*rows, strict=True)] or [[]] * len(Write._fields)
+    def _number(self, write: Write) -> int:
+        known = self._others.get(write)
+        if known is None:
+            known = self._others[write] = len(self._writes)
+            self._writes.append(write)
+        return known
+
+    def _columns(self) -> dict[str, Any]:
+        if not self._writes:
+            return {}
+        columns: dict[str, Sequence[Any]] = {
+            name: list(map(itemgetter(at), self._writes)) for at, name in enumerate(Write._fields)
+        }
+        columns["request"] = self._names.numbers(columns["request"])
+        columns["kind"] = self._kinds.numbers(columns["kind"])
+        columns["epoch"] = self._epochs.numbers(columns["epoch"])
+        columns["generation"] = [0 if g is None else g + 1 for g in columns["generation"]]
+        return {
+            name: values if name == "token" else _runs(values) for name, values in columns.items()
+        }
+
+
+def _runs(values: Sequence[int]) -> list[list[int]]:
+    """The differences of neighbours, each with how often it comes in a row: most columns go up by
+    one, or not at all."""
+    deltas = np.diff(np.array(values, dtype=np.int64), prepend=0)
+    starts = np.flatnonzero(np.diff(deltas, prepend=deltas[0] + 1))
+    counts = np.diff(starts, append=len(deltas))
+    return [deltas[starts].tolist(), counts.tolist()]
+
+
+def _unpacked(runs: list[list[int]]) -> list[int]:
+    deltas, counts = (np.array(part, dtype=np.int64) for part in runs)
+    if len(counts) and (counts.min() < 0 or counts.sum() > _MOST_WRITES):
+        raise ValueError("a column of no length that a trace has")
+    return np.cumsum(np.repeat(deltas, counts)).tolist()
+
+
+_MOST_WRITES = 1 << 28
 
 
 def _event(event: Event | None) -> Any:
@@ -223,17 +259,19 @@ def _step(step: StepState) -> list[Any]:
 class _Load:
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
-        names, kinds = values["names"], values["kinds"]
-        epochs = [Epoch(*epoch) for epoch in values["epochs"]]
-        self._writes = [
-            Write(
-                None if name is None else names[name], revision, position, token, slot, seq, step,
-                kinds[kind], generation, epochs[epoch],
-            )
-            for name, revision, position, token, slot, seq, step, kind, generation, epoch in zip(
-                *values["writes"], strict=True
-            )
-        ]  # fmt: skip
+        columns = {
+            name: column if name == "token" else _unpacked(column)
+            for name, column in values["writes"].items()
+        }
+        if columns:
+            names, kinds = [None, *values["names"]], values["kinds"]
+            epochs = [Epoch(*epoch) for epoch in values["epochs"]]
+            columns["request"] = [names[number] for number in columns["request"]]
+            columns["kind"] = [kinds[number - 1] for number in columns["kind"]]
+            columns["epoch"] = [epochs[number - 1] for number in columns["epoch"]]
+            columns["generation"] = [g - 1 if g else None for g in columns["generation"]]
+        ordered = [columns[name] for name in Write._fields] if columns else []
+        self._writes = list(map(Write._make, zip(*ordered, strict=True)))
         self._log = WriteLog()
 
     def state(self) -> State:
@@ -255,14 +293,14 @@ class _Load:
         )
 
     def _pool(self, values: dict[str, Any]) -> Pool:
-        writes, append = self._writes, self._log.append
+        append, (first, count) = self._log.append, values["writes"]
         return Pool(
             block_size=values["block_size"],
             sentinels=frozenset(values["sentinels"]),
             blocks={number: _block_of(block) for number, block in values["blocks"]},
             unlisted=_block_of(values["unlisted"]),
             free=values["free"],
-            slots={slot: append(writes[number]) for slot, number in values["slots"]},
+            slots={write.slot: append(write) for write in self._writes[first : first + count]},
             tables={name: tuple(table) for name, table in values["tables"]},
             kept={(name, index): block for name, index, block in values["kept"]},
             index={key: tuple(map(_entry_of, entries)) for key, entries in values["index"]},
