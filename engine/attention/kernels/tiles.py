@@ -29,7 +29,7 @@ LAUNCH_NARROW = LAUNCH | {"num_warps": 1}
 """Fusion is triton's default up to 3.9, and is to be asked for from 3.10 on."""
 
 WARPS_FOR_FLOAT32 = 8
-KEYS_OF_FLOAT32_FROM_INTEGERS = 16
+KEYS_FOR_FLOAT32 = 16
 """Found by compiling for each capability: with fewer warps, or more keys, registers spill."""
 
 SMALLEST_DOT = 16
@@ -45,9 +45,9 @@ def launch(dtype: torch.dtype) -> dict[str, Any]:
 def keys_in_a_tile(most: int, dtype: torch.dtype, bits: int | None) -> int:
     """As many as registers hold: integers of `bits` become numbers in registers first. Part of
     the arithmetic, as any size of a tile is: another gives other bits."""
-    if dtype == torch.float32 and bits is not None:
-        return KEYS_OF_FLOAT32_FROM_INTEGERS
-    return most // 2 if dtype == torch.float32 or bits == 4 else most
+    if dtype == torch.float32:
+        return KEYS_FOR_FLOAT32
+    return most // 2 if bits == 4 else most
 
 
 def padded(size: int) -> int:
