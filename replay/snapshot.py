@@ -47,7 +47,8 @@ from .state import (
 )
 from .writes import Epoch, Write, WriteLog
 
-VERSION = 1
+VERSION = 2
+"""Version 1 had writes as plain columns, and each slot with the number of its write."""
 
 _Row = tuple[Write | None, ...]
 
@@ -68,14 +69,14 @@ def load(text: str) -> State:
         data = zlib.decompress(base64.b64decode(text, validate=True))
         values = json.loads(data.decode("utf-8", "surrogatepass"))
         version = values["version"]
-        if version == VERSION:
-            return _Load(values).state()
+        if version in (1, VERSION):
+            return (_Load if version == VERSION else _LoadVersion1)(values).state()
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, zlib.error,
             binascii.Error, BadInput) as error:  # fmt: skip
         raise BadSnapshot(f"the state at the ring's beginning can't be read: {error}") from error
     raise BadSnapshot(
         f"the state at the ring's beginning has format {version} and this kvrewind reads "
-        f"{VERSION}; upgrade kvrewind"
+        f"up to {VERSION}; upgrade kvrewind"
     )
 
 
@@ -259,20 +260,29 @@ def _step(step: StepState) -> list[Any]:
 class _Load:
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
+        self._epochs = [Epoch(*epoch) for epoch in values["epochs"]]
+        self._writes = self._read_writes(values)
+        self._log = WriteLog()
+
+    def _read_writes(self, values: dict[str, Any]) -> list[Write]:
         columns = {
             name: column if name == "token" else _unpacked(column)
             for name, column in values["writes"].items()
         }
-        if columns:
-            names, kinds = [None, *values["names"]], values["kinds"]
-            epochs = [Epoch(*epoch) for epoch in values["epochs"]]
-            columns["request"] = [names[number] for number in columns["request"]]
-            columns["kind"] = [kinds[number - 1] for number in columns["kind"]]
-            columns["epoch"] = [epochs[number - 1] for number in columns["epoch"]]
-            columns["generation"] = [g - 1 if g else None for g in columns["generation"]]
-        ordered = [columns[name] for name in Write._fields] if columns else []
-        self._writes = list(map(Write._make, zip(*ordered, strict=True)))
-        self._log = WriteLog()
+        if not columns:
+            return []
+        names, kinds, epochs = [None, *values["names"]], values["kinds"], self._epochs
+        columns["request"] = [names[number] for number in columns["request"]]
+        columns["kind"] = [kinds[number - 1] for number in columns["kind"]]
+        columns["epoch"] = [epochs[number - 1] for number in columns["epoch"]]
+        columns["generation"] = [g - 1 if g else None for g in columns["generation"]]
+        ordered = (columns[name] for name in Write._fields)
+        return list(map(Write._make, zip(*ordered, strict=True)))
+
+    def _written(self, pool: dict[str, Any]) -> Sequence[Write]:
+        """The last writes of a pool's slots."""
+        first, count = pool["writes"]
+        return self._writes[first : first + count]
 
     def state(self) -> State:
         values = self._values
@@ -293,14 +303,14 @@ class _Load:
         )
 
     def _pool(self, values: dict[str, Any]) -> Pool:
-        append, (first, count) = self._log.append, values["writes"]
+        append = self._log.append
         return Pool(
             block_size=values["block_size"],
             sentinels=frozenset(values["sentinels"]),
             blocks={number: _block_of(block) for number, block in values["blocks"]},
             unlisted=_block_of(values["unlisted"]),
             free=values["free"],
-            slots={write.slot: append(write) for write in self._writes[first : first + count]},
+            slots={write.slot: append(write) for write in self._written(values)},
             tables={name: tuple(table) for name, table in values["tables"]},
             kept={(name, index): block for name, index, block in values["kept"]},
             index={key: tuple(map(_entry_of, entries)) for key, entries in values["index"]},
@@ -318,6 +328,22 @@ class _Load:
 
     def _row(self, numbers: list[int | None]) -> _Row:
         return tuple(None if number is None else self._writes[number] for number in numbers)
+
+
+class _LoadVersion1(_Load):
+    def _read_writes(self, values: dict[str, Any]) -> list[Write]:
+        names, kinds = values["names"], values["kinds"]
+        return [
+            Write._make(row)._replace(
+                request=None if row[0] is None else names[row[0]],
+                kind=kinds[row[7]],
+                epoch=self._epochs[row[9]],
+            )
+            for row in zip(*values["writes"], strict=True)
+        ]
+
+    def _written(self, pool: dict[str, Any]) -> Sequence[Write]:
+        return [self._writes[number] for _, number in pool["slots"]]
 
 
 def _block_of(values: list[Any]) -> Block:

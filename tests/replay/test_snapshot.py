@@ -6,11 +6,14 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
 from kvrewind.engine.faults.registry import FAULTS
-from kvrewind.recorder.events import Envelope
+from kvrewind.recorder.events import Envelope, SpanDropped
+from kvrewind.recorder.reader import TraceReader
+from kvrewind.replay.check import check
 from kvrewind.replay.reducer import fold
 from kvrewind.replay.snapshot import BadSnapshot, compacted, dump, load
 from kvrewind.replay.state import State
@@ -70,6 +73,21 @@ def test_a_text_that_is_no_snapshot_is_refused(text: str) -> None:
 
 
 def test_a_snapshot_of_a_later_version_says_so() -> None:
-    later = base64.b64encode(zlib.compress(json.dumps({"version": 2}).encode())).decode()
-    with pytest.raises(BadSnapshot, match=r"format 2.*upgrade"):
+    later = base64.b64encode(zlib.compress(json.dumps({"version": 3}).encode())).decode()
+    with pytest.raises(BadSnapshot, match=r"format 3.*upgrade"):
         load(later)
+
+
+def test_a_snapshot_of_version_1_is_read_as_well() -> None:
+    """The frozen ring was written with one."""
+    with TraceReader(Path(__file__).parents[2] / "traces" / "v2" / "ring.kvtrace") as trace:
+        envelopes = list(trace.envelopes())
+    mark = next(e.event for e in envelopes if isinstance(e.event, SpanDropped))
+    assert mark.state is not None
+    assert json.loads(zlib.decompress(base64.b64decode(mark.state)))["version"] == 1
+    state = load(mark.state)
+    assert sum(len(pool.slots) for pool in state.pools.values()) > 300
+    assert plain(load(dump(state))) == plain(state)
+    report = check(envelopes)
+    assert report.findings == ()
+    assert all("what was held and written then is known" in told for told in report.missing)
