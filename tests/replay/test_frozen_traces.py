@@ -101,3 +101,9 @@ def test_what_a_request_and_a_block_did_is_found_in_every_version(name: str) -> 
         touched = [e for e in everything if touches_block(e.event, 2, 0, size)]
         assert list(trace.of_request(asked)) == named != []
         assert list(trace.touching_block(2)) == touched != []
+
+
+def test_the_state_with_which_a_frozen_ring_begins_is_read() -> None:
+    with TraceReader(TRACES / "v2/ring.kvtrace") as trace:
+        report = check(trace.envelopes(), trace.problems)
+    assert "what was held and written then is known" in " ".join(report.missing)
