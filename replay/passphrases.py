@@ -66,7 +66,7 @@ class PassphraseWatch:
                 self._speakers[event.request].tail.clear()
             case RequestFinished() as event:
                 self._speakers.pop(event.request, None)
-            case SpanDropped():
+            case SpanDropped(state=None):  # where a ring begins, who speaks is still told
                 self._speakers.clear()
             case _:
                 pass

@@ -7,9 +7,18 @@ from random import Random
 
 import pytest
 from kvrewind.engine.faults.registry import FAULTS
-from kvrewind.recorder.events import Envelope
+from kvrewind.recorder.events import (
+    Envelope,
+    PiecesDefined,
+    RequestAdded,
+    SpanDropped,
+    TokensSampled,
+)
 from kvrewind.replay.check import check
 from kvrewind.replay.findings import Finding
+from kvrewind.replay.passphrases import PassphraseWatch
+from kvrewind.replay.snapshot import dump
+from kvrewind.replay.state import State
 from mixed import mixed
 from recorded import recorded
 from ringed import cuts, ringed
@@ -76,3 +85,23 @@ def test_with_a_snapshot_that_cannot_be_read_nothing_is_held_against_anybody() -
         report = check(without_state(envelopes, cut))
         assert report.findings == ()
         assert report.verdict == "incomplete"
+
+
+def test_a_passphrase_is_heard_in_a_ring_from_a_request_that_was_added_before_it() -> None:
+    def added(request: str, **fields: str) -> RequestAdded:
+        return RequestAdded(request=request, prompt_tokens=(1,), max_new_tokens=9, **fields)
+
+    said = TokensSampled(requests=("b",), tokens=(7,), positions=(4,), rows=(0,))
+    for state, heard in ((dump(State(step=1)), 1), (None, 0)):
+        watch = PassphraseWatch()
+        for seq, event in enumerate(
+            (
+                PiecesDefined(tokens=(1, 7), pieces=("the", "rolune")),
+                added("a", passphrase="rolune"),
+                added("b"),
+                SpanDropped(first_seq=3, count=5, why="ring", state=state),
+                said,
+            )
+        ):
+            watch.see(Envelope(seq, 1, 0, 0, event))
+        assert len(watch.findings) == heard
