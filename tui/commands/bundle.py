@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ...recorder.errors import BadInput, BadOutput, OutputExists
+from ...recorder.errors import BadInput, BadOutput
 from ...recorder.reader import TraceReader
 from ...recorder.stores.address import Place
 from ...recorder.stores.bundled import BUNDLED_TRACE
@@ -19,6 +19,7 @@ from ...recorder.writer import TraceWriter
 from ..bundling import contents, write_zip
 from ..console import say
 from ..options import Trace
+from ..outputs import require_output
 from ..redacting import Redact, is_all_redacted, redactor_of
 from .redact import write_redacted
 
@@ -60,8 +61,7 @@ def bundle(
     force
         Write over an existing file.
     """
-    if output.exists() and not force:
-        raise OutputExists(output)
+    require_output(output, [trace], force=force)
     if clear and (redact_key is not None or what == "all"):
         raise BadInput("--clear redacts nothing; leave it out, or --what and --redact-key")
     with tempfile.TemporaryDirectory(prefix="kvrewind-") as folder:

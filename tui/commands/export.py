@@ -10,7 +10,7 @@ from typing import IO, Annotated, Any, BinaryIO, Literal, TextIO, get_args
 
 from cyclopts import Parameter
 
-from ...recorder.errors import BadInput, BadOutput, OutputExists
+from ...recorder.errors import BadInput, BadOutput
 from ...recorder.events import RequestAdded
 from ...recorder.jsonl import write_jsonl
 from ...recorder.reader import TraceReader
@@ -20,6 +20,7 @@ from ...replay.exports.parquet import write_parquet
 from ...replay.exports.perfetto import write_perfetto
 from ..console import say
 from ..options import Trace
+from ..outputs import require_output
 from ..redacting import is_all_redacted
 
 STANDARD = Path("-")
@@ -102,11 +103,7 @@ def _require_output(output: Path, trace: Place, force: bool, is_text: bool) -> N
                 "parquet is no text and standard output is a terminal; give a file with --out"
             )
         return
-    if output.exists():
-        if not force:
-            raise OutputExists(output)
-        if isinstance(trace, Path) and output.samefile(trace):
-            raise BadInput(f"{output} is the trace itself; choose another name with --out")
+    require_output(output, [trace], force=force)
 
 
 def _warn_of_clear_tokens(reader: TraceReader, format: ExportFormat) -> None:

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ...recorder.errors import OutputExists
 from ...recorder.events import RunEnded
 from ...recorder.jsonl import read_jsonl
 from ...recorder.writer import TraceWriter
 from ..console import say
+from ..outputs import require_output
 
 STANDARD = Path("-")
 
@@ -44,8 +44,7 @@ def import_trace(
     force
         Write over an existing trace.
     """
-    if output.exists() and not force:
-        raise OutputExists(output)
+    require_output(output, [file], force=force)
     source = getattr(sys.stdin, "buffer", sys.stdin) if file == STANDARD else file
     envelopes = list(read_jsonl(source, "standard input" if file == STANDARD else str(file)))
     with TraceWriter(output, force=force) as writer:

@@ -8,13 +8,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ...recorder.errors import BadInput, OutputExists
+from ...recorder.errors import BadInput, KvrewindError
 from ...recorder.reader import TraceReader
 from ...recorder.writer import TraceWriter
 from ...replay.merge import Merged
 from ...replay.merge import merge as merge_traces
 from ..console import say
 from ..options import Trace
+from ..outputs import require_output
 
 NAMES_SHOWN = 4
 
@@ -45,24 +46,21 @@ def merge(
     """
     if len(traces) < 2:
         raise BadInput("merge takes two traces or more")
-    if output.exists() and not force:
-        raise OutputExists(output)
+    require_output(output, traces, force=force)
     with ExitStack() as opened:
         readers = [opened.enter_context(TraceReader(trace)) for trace in traces]
-        if any(isinstance(r.path, Path) and _is_same(r.path, output) for r in readers):
-            raise BadInput(f"{output} is one of the traces; choose another name with --out")
         merged = merge_traces(readers)
         _say_what(merged)
-        writer = opened.enter_context(TraceWriter(output, force=force))
-        writer.write_envelopes(merged.envelopes())
+        try:
+            with TraceWriter(output, force=force) as writer:
+                writer.write_envelopes(merged.envelopes())
+        except KvrewindError:  # of what is read: half a trace is no use
+            output.unlink(missing_ok=True)
+            raise
     if writer.failure is not None:
         raise writer.failure
     say(f"{output}: {writer.events} events of {_count(merged)} ranks")
     return 0
-
-
-def _is_same(path: Path, output: Path) -> bool:
-    return output.exists() and path.samefile(output)
 
 
 def _count(merged: Merged) -> int:

@@ -22,7 +22,7 @@ from ...engine.garbage import rarely_collected
 from ...engine.llm import Model, SymbolicModel, make_engine, open_model
 from ...engine.request import Prompt, Request
 from ...engine.workloads.spec import PromptSpec
-from ...recorder.errors import BadInput, OutputExists
+from ...recorder.errors import BadInput
 from ...recorder.events import RunEnded
 from ...recorder.handover import QUEUE_EVENTS, WhenFull
 from ...recorder.reader import TraceReader
@@ -34,6 +34,7 @@ from ...replay.policies import Shadow
 from ..console import err, out, say
 from ..keeping import Keep, remarks
 from ..options import Count, MaybeCount, Switches, given, unused_path
+from ..outputs import require_output
 from ..presenters.listing import kinds_of, listed
 from ..redacting import Redact, redactor_of
 from ..watching import OnFinding, Watch
@@ -147,8 +148,8 @@ def record(
     show
         List the events of these kinds, as in RequestForked,BlockCopied; may be repeated.
     """
-    if output is not None and output.exists() and not force:
-        raise OutputExists(output)
+    if output is not None:
+        require_output(output, [prompts] if prompts else [], force=force)
     target = _target(output, store)
     if max_new_tokens < 1:
         raise BadInput(f"--max-new-tokens must be at least 1, not {max_new_tokens}")

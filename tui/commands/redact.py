@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ...recorder.errors import KvrewindError, OutputExists
+from ...recorder.errors import KvrewindError
 from ...recorder.events import Event, SpanDropped
 from ...recorder.reader import TraceReader
 from ...recorder.redaction import Redactor
@@ -15,6 +15,7 @@ from ...recorder.writer import TraceWriter
 from ...replay.redacted_state import redacted_span
 from ..console import say
 from ..options import Trace
+from ..outputs import require_output
 from ..redacting import Redact, headers_of, redactor_of
 
 
@@ -63,9 +64,8 @@ def redact(
 def write_redacted(
     reader: TraceReader, output: Path, redactor: Redactor, *, force: bool = False
 ) -> int:
-    """How many events were written. Raises `OutputExists` and `AlreadyRedacted`."""
-    if output.exists() and not force:
-        raise OutputExists(output)
+    """How many events were written. Raises `OutputExists`, `BadInput` and `AlreadyRedacted`."""
+    require_output(output, [reader.path], force=force)
     for problem in reader.problems:
         say(f"{reader.path}: {problem}")
     for header in headers_of(reader):

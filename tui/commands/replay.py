@@ -22,6 +22,7 @@ from ...replay.reexecute import Divergence, Reexecutor, Rerun, first_divergence
 from ...replay.retold import model_of
 from ..console import out, say
 from ..options import ChangedSwitches, Trace, given
+from ..outputs import require_output
 from ..traces import read_all
 
 DIVERGED = 3
@@ -73,6 +74,8 @@ def replay(
     force
         Write over an existing trace.
     """
+    if output is not None:
+        require_output(output, [trace], force=force)
     with TraceReader(trace) as reader:
         recorded = read_all(reader)
     recording = Recording.of(recorded)
