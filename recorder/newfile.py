@@ -25,6 +25,8 @@ def create_trace(path: Path, *, force: bool) -> Engine:
     """
     if not force and path.exists():
         raise OutputExists(path)
+    if path.exists() and not path.is_file():  # renaming a file onto a device would take it away
+        raise BadOutput(path, "it is there already, and is no file")
     draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.new")
     try:
         draft.touch(exist_ok=False)  # whose error says more than SQLite's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,24 @@ def test_a_merge_that_fails_leaves_nothing_behind(
     assert run(["merge", str(leak), str(ring), "--out", str(both)]) == 2
     assert "the state at the ring's beginning can't be read" in capsys.readouterr().err
     assert not both.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["record", "--model", "symbolic"], ["redact"], ["bundle"], ["merge"], ["import"], ["replay"]],
+    ids=" ".join,
+)
+def test_what_is_no_file_is_not_replaced_by_one(
+    command: list[str], leak: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = leak.with_name("pipe")
+    os.mkfifo(pipe)
+    lines = leak.with_name("leak.jsonl")
+    assert run(["export", str(leak), "--out", str(lines)]) == 0
+    inputs = {"record": [], "merge": [str(leak), str(leak)], "import": [str(lines)]}
+    arguments = inputs.get(command[0], [str(leak)])
+    assert run([*command, *arguments, "--out", str(pipe), "--force"]) == 2
+    assert (
+        f"{pipe} can't be created: it is there already, and is no file" in capsys.readouterr().err
+    )
+    assert pipe.is_fifo()

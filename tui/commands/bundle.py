@@ -104,6 +104,8 @@ def _pack(written: Path, packed: Path) -> None:
 
 def _write(files: Mapping[str, str | Path], output: Path) -> None:
     """Under its name only once it is whole."""
+    if output.exists() and not output.is_file():  # renaming a file onto a device takes it away
+        raise BadOutput(output, "it is there already, and is no file")
     part = output.with_name(f"{output.name}.part")
     try:
         try:

@@ -51,8 +51,9 @@ def merge(
         readers = [opened.enter_context(TraceReader(trace)) for trace in traces]
         merged = merge_traces(readers)
         _say_what(merged)
+        writer = TraceWriter(output, force=force)
         try:
-            with TraceWriter(output, force=force) as writer:
+            with writer:
                 writer.write_envelopes(merged.envelopes())
         except KvrewindError:  # of what is read: half a trace is no use
             output.unlink(missing_ok=True)

@@ -71,8 +71,9 @@ def write_redacted(
     for header in headers_of(reader):
         redactor.refuse_redacted(header)
     envelopes = (e._replace(event=_redacted(redactor, e.event)) for e in reader.envelopes())
+    writer = TraceWriter(output, force=force)
     try:
-        with TraceWriter(output, force=force) as writer:
+        with writer:
             writer.write_envelopes(envelopes)
     except KvrewindError:  # of what is read: half a trace is no use
         output.unlink(missing_ok=True)
