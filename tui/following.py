@@ -13,7 +13,7 @@ from ..recorder.reader import TraceReader
 from ..replay.online import OnlineChecks
 from .console import out, say
 from .finding_log import FindingLog
-from .harmless import harmless
+from .harmless import harmless_line
 from .presenters.events import Names, kind_role, summary
 from .presenters.listing import WholeNames
 from .presenters.pieces import Pieces
@@ -78,7 +78,7 @@ class _Lines(Output):
             text = Text.assemble(*((span.text, _STYLES.get(span.role, "")) for span in line))
             self._console.print(text, soft_wrap=True)
         else:
-            sys.stdout.write(harmless(plain(line)) + "\n")
+            sys.stdout.write(harmless_line(plain(line)) + "\n")
 
 
 class StepLines(_Lines):

@@ -12,6 +12,7 @@ from kvrewind.tui.harmless import harmless
 
 def test_control_characters_only_take_their_place() -> None:
     assert harmless("a\x1b[2Jb\x07\x9bc") == "a�[2Jb��c"
+    assert harmless("a\u202eb\u2028c\u2069d") == "a�b�c�d"
     assert harmless("größer 漢字\n\tx") == "größer 漢字\n\tx"
 
 
@@ -32,6 +33,25 @@ def test_an_escape_sequence_in_a_trace_stays_text(
     assert "r1" in told.out
     assert "\x1b" not in told.out + told.err
     assert "\x07" not in told.out + told.err
+
+
+def test_a_name_with_a_line_break_adds_no_line_to_what_is_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, lines, evil = tmp_path / "a.kvtrace", tmp_path / "a.jsonl", tmp_path / "b.kvtrace"
+    run(["record", "--model", "symbolic", "--first", "2", "--out", str(trace)])
+    run(["export", str(trace), "--out", str(lines)])
+    name = json.dumps("r1\nstep 9999 all is well")
+    lines.write_text(lines.read_text().replace('"r1"', name))
+    assert run(["import", str(lines), "--out", str(evil)]) == 0
+    for options in ([], ["--events"]):
+        capsys.readouterr()
+        assert run(["tail", str(trace), *options]) == 0
+        honest = capsys.readouterr().out
+        assert run(["tail", str(evil), *options]) == 0
+        told = capsys.readouterr().out
+        assert "r1�step 9999 all is well" in told
+        assert told.count("\n") == honest.count("\n")
 
 
 def test_names_that_look_like_markup_or_emoji_stay_what_they_are(

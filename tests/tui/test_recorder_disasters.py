@@ -73,7 +73,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
-    yield from mounted(folder, "size=200k")
+    yield from mounted(folder, "size=120k")
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_full_disk_changes_no_token_and_is_told_once(
 
 
 def limit_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (90_000, 90_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
 
 def test_a_file_that_may_not_grow_changes_no_token_and_is_told_once(
