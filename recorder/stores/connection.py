@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Engine, Pool, QueuePool, create_engine
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SAWarning, SQLAlchemyError
 
 from ..errors import BadInput, MissingTrace
 from .address import RunAddress
@@ -41,12 +42,17 @@ def connected(address: RunAddress, pool: type[Pool]) -> Engine:
         dialect = address.url.get_dialect()()
         if dialect.name == "sqlite":
             _require_file(address)
-        return create_engine(
-            address.url,
-            connect_args=_arguments(address.url),
-            poolclass=pool,
-            **_more_at_once(pool),
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SAWarning)  # of what the URL asks for and nobody knows
+            return create_engine(
+                address.url,
+                connect_args=_arguments(address.url),
+                poolclass=pool,
+                **_more_at_once(pool),
+            )
+    except SAWarning as warning:
+        what = str(warning).partition(" and are being ignored")[0]
+        raise BadStore(address, f"{what}; leave that out of the URL") from None
     except NoSuchModuleError:
         raise BadStore(
             address,

@@ -16,6 +16,7 @@ from kvrewind.recorder.reader import TraceReader
 from kvrewind.recorder.stores import tables
 from kvrewind.recorder.stores.address import RunAddress, place_of
 from kvrewind.recorder.stores.connection import BadStore
+from kvrewind.recorder.stores.create import create_store
 from kvrewind.recorder.stores.stored_run import list_runs
 from kvrewind.recorder.writer import TraceWriter
 from postgres_server import PASSWORD, NoPostgres, PostgresServer
@@ -305,3 +306,9 @@ def execute(url: str, statement: str, **values: object) -> None:
     with engine.begin() as connection:
         connection.execute(text(statement), values)
     engine.dispose()
+
+
+def test_what_the_driver_does_not_know_in_a_url_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadStore, match="'colour' are not accepted") as refused:
+        create_store(place_of(f"sqlite:///{tmp_path}/runs.db?run=b&colour=red"), force=False)
+    assert "\n" not in str(refused.value) and "http" not in str(refused.value)

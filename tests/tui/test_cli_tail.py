@@ -194,6 +194,7 @@ def test_filters_and_positions_go_together(trace_of, capsys) -> None:
         (("--idle", "-1"), "--idle must be a number of seconds above 0"),
         (("--from", "3:", "--last", "3"), "give one of them"),
         (("--block", "two"), "give a whole number"),
+        (("--block", "-1"), "--block must be the number of a block"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments, said, trace_of, capsys) -> None:

@@ -101,6 +101,20 @@ def test_a_full_disk_changes_no_token_and_is_told_once(
     assert "not recorded to its end" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("size", ["140k", "160k", "180k", "200k", "220k"])
+def test_a_disk_that_is_full_at_the_end_is_told_of_if_anything_is_missing(
+    size: str, tmp_path: Path, answers: str, capfd: Capture
+) -> None:
+    for folder in mounted(tmp_path, f"size={size}"):
+        trace = folder / "run.kvtrace"
+        assert record(trace) == 0
+        out, err = capfd.readouterr()
+        assert out == answers
+        stopped = "stopped: database or disk is full" in err
+        assert run(["check", str(trace)]) == (4 if stopped else 0)
+        capfd.readouterr()
+
+
 def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 

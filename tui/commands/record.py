@@ -240,6 +240,8 @@ def record_run(
                 sink.emit(RunEnded(reason=str(ended_by)), engine.step_number)
             writer.close()
         except KeyboardInterrupt:
+            if waiting := writer.queued_events:
+                say(f"stopping: {waiting:,} events are still to be written and checked")
             writer.close()
             watch.finish()
             whole = "the whole run" if not engine.has_work else "what was recorded"

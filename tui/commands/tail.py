@@ -87,7 +87,7 @@ def tail(
         text, or json: each event as a line of JSON, which `kvrewind import` takes again.
     """
     kinds = kinds_of(kind, "--kind") or None
-    _refuse_bad_numbers(last, idle)
+    _refuse_bad_numbers(last, idle, block)
     if position is not None and last is not None:
         raise BadInput("--from and --last both say where to begin; give one of them")
     _await(trace, wait)
@@ -133,7 +133,9 @@ def _problems(follower: Follower, end: End) -> list[str]:
         return reader.problems
 
 
-def _refuse_bad_numbers(last: int | None, idle: float | None) -> None:
+def _refuse_bad_numbers(last: int | None, idle: float | None, block: int | None) -> None:
+    if block is not None and block < 0:
+        raise BadInput(f"--block must be the number of a block, from 0 on, not {block}")
     if last is not None and last < 1:
         raise BadInput(f"--last must be at least 1, not {last}")
     if idle is not None and not 0 < idle < math.inf:
