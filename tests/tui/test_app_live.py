@@ -11,6 +11,7 @@ from kvrewind.recorder.jsonl import read_jsonl
 from kvrewind.recorder.reader import TraceReader
 from kvrewind.recorder.writer import TraceWriter
 from kvrewind.tui.app import KvrewindApp
+from kvrewind.tui.messages import StateFolded
 from live import LEAK, LiveWriter
 
 SIZE = (120, 40)
@@ -67,6 +68,22 @@ async def test_the_newest_step_is_followed(app: KvrewindApp, live: LiveWriter) -
         assert app.session.overview.steps[7].prefill == 8
         assert "8 at work" in seen(app, "#requests")
         assert app.session.overview.requests[-1] == "r7"
+
+
+async def test_who_follows_is_led_to_the_end_also_where_it_comes_while_a_state_is_folded(
+    app: KvrewindApp, live: LiveWriter
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        session = app.session
+        seq, state, session.state = session.seq, session.state, None
+        assert state is not None
+        live.until(LAST_STEP)
+        await until(pilot, lambda: not session.is_live)
+        assert session.seq == seq
+        app.screen.post_message(StateFolded(seq, state))
+        await until(pilot, lambda: session.seq == EVENTS[-1].seq and session.state is not None)
+        await pilot.press("p")
+        assert session.seq == EVENTS[-1].seq - 1
 
 
 async def test_findings_come_with_the_steps(app: KvrewindApp, live: LiveWriter) -> None:

@@ -286,8 +286,12 @@ class DebuggerScreen(ReadingScreen):
         session = self.session
         if not session.take_state(message.seq, message.state):
             return
-        # the trace may have grown while it was folded
-        self._go(session.last_seq) if session.is_following else self._show()
+        if not session.is_following:
+            self._show()
+            return
+        # the trace may have grown while it was folded, to its end even
+        session.is_following = session.is_live
+        self._go(session.last_seq)
 
     def on_trace_cut(self, message: TraceCut) -> None:
         self.session.reopen()
@@ -314,7 +318,8 @@ class DebuggerScreen(ReadingScreen):
     def _came_to_its_end(self, end: End) -> None:
         """What it is in the end is known when all of it was judged."""
         session = self.session
-        session.is_live = session.is_following = False
+        session.is_live = False
+        session.is_following &= session.state is None  # who follows still comes to the end
         session.report = None
         self.notify(ENDS[end], severity="information" if end == "ended" else "warning")
 
